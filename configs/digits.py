@@ -46,7 +46,7 @@ MIXERS: dict[str, dict] = {
   "xcit": {},
 }
 # The mixers, then the named patterns that have no mixer of their name.
-ROWS = Names(MIXERS, "vitx.ops.patterns:PATTERNS")
+ROWS = Names(MIXERS, "model.token_mixer.edges")
 
 
 def get_config(arg: str | None = None) -> ConfigDict:

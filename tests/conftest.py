@@ -112,7 +112,7 @@ def whole_runs():
 
 @pytest.fixture(scope="session", autouse=True)
 def data_dir(request, tmp_path_factory):
-  """A TFDS directory of the tests' own, whatever the user's holds; tests of ops read no data."""
+  """A TFDS directory for the tests alone; the tests of ops read no data."""
   directory = tmp_path_factory.mktemp("tfds")
   os.environ["TFDS_DATA_DIR"] = str(directory)
   if any(item.path.parent.name != "ops" for item in request.session.items):
@@ -123,15 +123,15 @@ def data_dir(request, tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def read_pixels_once():
   """Computes the statistics of the digits' pixels once, and not in each of hundreds of runs."""
-  own, found = statistics._choose_statistics, {}
+  choose, cache = statistics._choose_statistics, {}
 
   def find(info, train):
     if info.name != "digits" or train is None:
-      return own(info, train)
+      return choose(info, train)
     key = info.fingerprint, np.asarray(train.labels).tobytes()
-    if key not in found:
-      found[key] = own(info, train)
-    return found[key]
+    if key not in cache:
+      cache[key] = choose(info, train)
+    return cache[key]
 
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(statistics, "_choose_statistics", find)

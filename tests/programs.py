@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from vitx.checkpoints.workdir import to_plain
 from vitx.ops.implementation import current_rule
 from vitx.training import compilation, experiment, loop, phases, validation
 
@@ -33,7 +34,7 @@ def _once(function, key):
 def _make_experiment(config, **options):
   """Makes an experiment with the step of an earlier one, if they differ in `FREE` fields alone."""
   result = experiment.make_experiment(config, **options)
-  same = config.to_dict()
+  same = to_plain(config)
   for group, names in FREE.items():
     fields = same[group] if group else same
     for name in names:
@@ -51,10 +52,10 @@ def shared() -> Iterator[None]:
   if loop.make_experiment is not experiment.make_experiment:  # within another `shared`
     yield
     return
-  config = lambda config, **options: repr((config.to_dict(), options, current_rule()))  # noqa: E731
+  config = lambda config, **options: repr((to_plain(config), options, current_rule()))  # noqa: E731
   by_step = lambda experiment, *_: id(experiment.step)  # noqa: E731
   by_describer = lambda experiment, *args: (id(experiment.step), *args)  # noqa: E731
-  by_entropy = lambda one: (id(one.step), one.config.evaluation.attention_entropy)  # noqa: E731
+  by_entropy = lambda one: (id(one.step), one.settings.evaluation.attention_entropy)  # noqa: E731
   with pytest.MonkeyPatch.context() as patch:
     for user in (loop, phases):
       patch.setattr(user, "make_experiment", _once(_make_experiment, config))

@@ -1,5 +1,6 @@
 """Whole runs on the digits, in this process or in others."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from configs.digits import get_config
+from vitx.config.fields import change
 from vitx.config.overrides import split
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,6 +29,11 @@ STILL_IMAGES = ("augment.rotate=0.0", "augment.pad_crop=0", "augment.mixup=0.0")
 def tiny(*overrides: str):
   """The config of a run of seconds."""
   return get_config(replace(TINY, *overrides))
+
+
+def change_settings(loaded, changes: Mapping):
+  """Returns a loaded model with other values of some settings, given by their paths."""
+  return dataclasses.replace(loaded, settings=change(loaded.settings, changes))
 
 
 def replace(text: str, *overrides: str) -> str:

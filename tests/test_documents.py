@@ -54,11 +54,7 @@ TRAINING = ("train", "sweep", "reproduce")
 # Workdirs that the tiny run of all tests replaces, besides `runs/digits`.
 TRAINED = ("runs/cosine", "runs/large", "runs/rates")
 # Python blocks that plain `pytest` runs, without a trained run; `--all` runs whole pages.
-QUICK = (
-  ("README.md", 1),
-  ("docs/mixers.md", 0),
-  ("docs/training.md", 0),
-)
+QUICK = (("README.md", 1), ("docs/mixers.md", 0), ("docs/training.md", 0))
 
 
 def elsewhere(command):
@@ -108,13 +104,13 @@ def run_command(command):
   words = command.vitx
   if words[0] in TRAINING:
     words = documents.shorten(words)
-  told = io.StringIO()
-  with contextlib.redirect_stdout(told):
+  output = io.StringIO()
+  with contextlib.redirect_stdout(output):
     status = main(words)
-  assert status == 0, f"{command.text}\nas {words}\n{told.getvalue()[-2000:]}"
+  assert status == 0, f"{command.text}\nas {words}\n{output.getvalue()[-2000:]}"
   if command.into:
     with open(command.into, "w", encoding="utf-8") as file:
-      file.write(told.getvalue())
+      file.write(output.getvalue())
 
 
 def make_ready(command, monkeypatch):
@@ -123,24 +119,24 @@ def make_ready(command, monkeypatch):
   phases = load_config(words[words.index("--config") + 1]).get("phases")  # tried separately
   with monkeypatch.context() as patch:
     if phases:
-      patch.setattr(loop, "train", lambda *given, **more: loop.Result("", 0, True))
-    patch.setattr(loop.compilation, "dry_run", lambda *given, **more: None)
+      patch.setattr(loop, "train", lambda *arguments, **more: loop.Result("", 0, True))
+    patch.setattr(loop.compilation, "dry_run", lambda *arguments, **more: None)
     assert main([*words, "--dry_run"]) == 0, command.text
 
 
 def understand(command, monkeypatch):
   """Returns the options that the command's own parser reads."""
-  words, told = command.vitx, []
+  words, calls = command.vitx, []
   assert words[0] in COMMANDS, command.text
   module = importlib.import_module(f"vitx.cli.{words[0]}")
-  monkeypatch.setattr(module, "run", lambda *given, **options: told.append(options))
+  monkeypatch.setattr(module, "run", lambda *arguments, **options: calls.append(options))
   assert main(words) == 0, command.text
-  return told[0]
+  return calls[0]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_is_understood(page, monkeypatch, capsys):
-  made = {command.into for command in documents.page_commands(page)}
+  files = {command.into for command in documents.page_commands(page)}
   for command in documents.page_commands(page):
     if command.vitx is None:
       assert command.words[0] in OTHERS, f"no test knows {command.text}"
@@ -150,7 +146,7 @@ def test_every_command_is_understood(page, monkeypatch, capsys):
       config = understand(command, monkeypatch).get("config")
     except SystemExit:
       pytest.fail(f"{command.text}\n{capsys.readouterr().err}")
-    if config and config not in made and config.split(":")[0] not in made:
+    if config and config not in files and config.split(":")[0] not in files:
       load_config(config)  # raises where file, row or field is unknown
 
 
@@ -167,15 +163,15 @@ def runs_here(page):
     for command in documents.page_commands(other)
     if not command.needs
   }
-  numbers, found = itertools.count(), []
+  numbers, parts = itertools.count(), []
   for language, text in documents.blocks(page):
-    found += [next(numbers)] if language == PYTHON else []
-    found += [
+    parts += [next(numbers)] if language == PYTHON else []
+    parts += [
       command
       for command in (documents.commands(text) if language == SHELL else ())
       if not command.needs and not elsewhere(command) and command.text not in before
     ]
-  return found
+  return parts
 
 
 def is_read(command, rest, page):
@@ -216,8 +212,8 @@ def test_links_and_files_exist(page):
 
 def test_the_index_leads_to_every_page():
   index = {link.partition("#")[0] for link in documents.links("docs/README.md")}
-  own = {path.name for path in ROOT.glob("docs/*.md")} - {"README.md", "index.md"}
-  assert own <= index, f"docs/README.md leaves out {own - index}"
+  pages = {path.name for path in ROOT.glob("docs/*.md")} - {"README.md", "index.md"}
+  assert pages <= index, f"docs/README.md leaves out {pages - index}"
 
 
 def test_the_mixer_shown_is_the_one_tested():
@@ -230,5 +226,5 @@ def test_papers_has_every_published_row(name):
   lines = documents.read("docs/papers.md").splitlines()
   for row, figures in open_config(f"configs/{name}.py")["PUBLISHED"].items():
     printed = {figures.get(figure) for figure in ("parameters", "top1")} - {None}
-    told = [line for line in lines if line.startswith(f"| `{row}` |")]
-    assert any(all(f" {value:,} |" in line for value in printed) for line in told), row
+    table_lines = [line for line in lines if line.startswith(f"| `{row}` |")]
+    assert any(all(f" {value:,} |" in line for value in printed) for line in table_lines), row

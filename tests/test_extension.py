@@ -1,6 +1,6 @@
 """A user's own task, source, mixer, pattern and optimizer work in all commands.
 
-This file defines them: digits turned by an angle, a regression of that angle whose primary
+This file defines them: digits turned by an angle, the page's regression of that angle whose first
 figure is good when low, attention along a pattern that states its own permutation, and an
 optimizer that only optax has. The run trains, resumes, evaluates, predicts and is exported.
 """
@@ -12,27 +12,24 @@ import io
 import json
 import math
 import shutil
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import ndimage
 from sklearn import datasets
 
-from tests import programs, runs
+from tests import documents, programs, runs
 from vitx import ops
 from vitx.attention import AttentionModule, Properties, from_heads
 from vitx.cli.main import main
-from vitx.config.errors import ConfigError
 from vitx.data.dataset import ArraySpec, Dataset, DatasetInfo
-from vitx.models import initialize, model_from_config
-from vitx.ops.dropout import examples_at
 from vitx.tasks.base import Task
 
 SIDE = 8
+PAGE = "docs/extending.md"
 
 
 class Turned:
@@ -52,7 +49,7 @@ class Turned:
     return len(self.pictures)
 
   def __getitem__(self, i):
-    return {"picture": self.pictures[i], "angle": self.angles[i]}
+    return {"picture": self.pictures[i][..., None], "angle": self.angles[i]}
 
   def name(self, i):
     return f"digit {i}"
@@ -60,96 +57,13 @@ class Turned:
 
 def turned_digits(data) -> Dataset:
   """Opens the source `tests.test_extension:turned_digits`."""
-  spec = {"picture": ArraySpec((SIDE, SIDE), "float32"), "angle": ArraySpec((), "float32")}
+  spec = {"picture": ArraySpec((SIDE, SIDE, 1), "float32"), "angle": ArraySpec((), "float32")}
   info = DatasetInfo(name=data["source"], spec=spec)
   return Dataset(info, splits=("train",), open_split=lambda split: Turned())
 
 
-@dataclasses.dataclass(frozen=True)
-class Pairs:
-  """A transform that returns an example's arrays unchanged."""
-
-  draws: ClassVar[bool] = False
-
-  def __call__(self, example, bits=None):
-    return example
-
-
-@dataclasses.dataclass(frozen=True)
-class AngleRegression(Task):
-  """Regression of a picture's angle by the squared error of its cosine and sine."""
-
-  model: nn.Module
-  noise: float
-
-  primary: ClassVar[str] = "degrees"
-  mode: ClassVar[Literal["max", "min"]] = "min"
-  targets: ClassVar[tuple[str, ...]] = ("angle",)
-
-  @classmethod
-  def resolve(cls, config, source):
-    info = getattr(source, "info", source)
-    if "angle" not in info.spec:
-      raise ConfigError(f"data.source={info.name!r} has no angles")
-    config.model.num_classes = 2
-
-  @classmethod
-  def from_config(cls, config, *, noise: float = 0.0):
-    return cls(model_from_config(config.model), noise)
-
-  @property
-  def element_spec(self):
-    return {
-      "picture": jax.ShapeDtypeStruct((SIDE, SIDE), np.float32),
-      "angle": jax.ShapeDtypeStruct((), np.float32),
-    }
-
-  @property
-  def input_spec(self):
-    return jax.ShapeDtypeStruct((1, SIDE, SIDE, 1), np.float32)
-
-  def transform(self, *, train):
-    return Pairs()
-
-  def init(self, key, batch):
-    return initialize(self.model, key, batch["picture"][:1, ..., None], train=False)
-
-  def loss(self, params, state, constants, batch, key, step):
-    with examples_at(batch["index"]):
-      x = batch["picture"] + self.noise * jax.random.normal(key, batch["picture"].shape[1:])
-      out, state = self.model.apply(
-        {"params": params, **state},
-        x[..., None],
-        train=True,
-        rngs={"dropout": key},
-        mutable=list(state),
-      )
-    wanted = jnp.stack([jnp.cos(batch["angle"]), jnp.sin(batch["angle"])], axis=-1)
-    loss = jnp.mean(jnp.sum(jnp.square(out - wanted), axis=-1))
-    return loss, (dict(state), {"squared": loss})
-
-  def evaluate(self, params, state, constants, batch):
-    out = self.model.apply({"params": params, **state}, batch["picture"][..., None], train=False)
-    angle = jnp.arctan2(out[:, 1], out[:, 0])
-    weight = batch["mask"].astype(jnp.float32)
-    off = jnp.abs(angle - batch["angle"]) * (180 / math.pi)
-    sums = {"count": jnp.sum(weight), "off": jnp.sum(weight * off)}
-    return {"sums": sums, "rows": {"angle": angle}}
-
-  def summarize(self, sums):
-    return {"examples": int(sums["count"]), "degrees": float(sums["off"] / sums["count"])}
-
-  def plateau_figure(self, mode):
-    return "degrees"
-
-  def describe(self, figures):
-    return f"off by {figures['degrees']:.1f} degrees"
-
-  def prediction_columns(self, data):
-    return ["angle", "predicted"]
-
-  def prediction_rows(self, data, batch, rows):
-    return zip(batch["angle"].tolist(), rows["angle"].tolist(), strict=True)
+# The class `Turns` of the page.
+exec(next(text for language, text in documents.blocks(PAGE) if language == documents.PYTHON))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +100,7 @@ CONFIG = ",".join(
   (
     "configs/digits.py:softmax",
     f"dataset={HERE}:turned_digits",
-    f"task={HERE}:AngleRegression",
+    f"task={HERE}:Turns",
     "task.noise=0.02",
     f"token_mixer={HERE}:DiagonalAttention",
     "optimizer=optax:adabelief",
@@ -198,12 +112,24 @@ CONFIG = ",".join(
 )
 
 
+def test_the_task_of_the_page_defines_eight_members_and_predicts_by_default():
+  turns = globals()["Turns"]
+  defined, members = (
+    {name for name in {*vars(cls), *cls.__annotations__} if name[0] != "_"} for cls in (turns, Task)
+  )
+  assert len(defined & members) == 8 and len(members) <= 22
+  rows = {"predicted": np.float32([0.3]), "features": np.zeros((1, 5))}
+  columns = turns(None, 0.0).predictions((), {"angle": np.float32([0.1])}, rows)
+  assert columns == {"angle": [0.1], "predicted": [0.3]}
+  assert turns(None, 0.0).input_spec.shape == (1, SIDE, SIDE, 1)
+
+
 def vitx(*arguments) -> str:
   """Runs a command in this process; returns the text that it printed."""
-  told = io.StringIO()
-  with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told), programs.shared():
-    assert main([str(argument) for argument in arguments]) == 0, told.getvalue()[-3000:]
-  return told.getvalue()
+  output = io.StringIO()
+  with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), programs.shared():
+    assert main([str(argument) for argument in arguments]) == 0, output.getvalue()[-3000:]
+  return output.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -223,7 +149,7 @@ def test_a_run_that_lost_its_end_repeats_it_bit_for_bit(workdir, tmp_path):
   shutil.rmtree(tmp_path / "checkpoints" / "90")
   assert "at step 75" in vitx("train", "--config", CONFIG, "--workdir", tmp_path)
   assert runs.rows(tmp_path) == runs.rows(workdir)
-  restored = [jax.tree.leaves(runs.final_state(each)) for each in (tmp_path, workdir)]
+  restored = [jax.tree.leaves(runs.final_state(folder)) for folder in (tmp_path, workdir)]
   jax.tree.map(np.testing.assert_array_equal, *restored)
 
 
@@ -233,8 +159,8 @@ def test_the_run_evaluates_and_predicts_by_command(workdir, tmp_path):
   arguments = ("--workdir", workdir, "--trust_code", "--predictions", table, "--json", figures)
   assert "degrees" in vitx("evaluate", *arguments)
   (test,) = (row for row in runs.rows(workdir) if row["kind"] == "test")
-  found = json.loads(figures.read_text())
-  assert found["degrees"] == pytest.approx(test["degrees"], rel=1e-5)
+  evaluated = json.loads(figures.read_text())
+  assert evaluated["degrees"] == pytest.approx(test["degrees"], rel=1e-5)
   with open(table, newline="") as file:
     head, *lines = csv.reader(file)
   assert head == ["name", "angle", "predicted"] and len(lines) == test["examples"]
@@ -244,12 +170,14 @@ def test_the_run_evaluates_and_predicts_by_command(workdir, tmp_path):
   (tmp_path / "digits" / "more").mkdir(parents=True)
   # The file does not state the angle.
   np.savez(tmp_path / "digits" / "more" / "digit.npz", picture=digit["picture"])
-  told = tmp_path / "told.json"
-  arguments = ("--workdir", workdir, "--trust_code", "--json", told)
+  answer = tmp_path / "told.json"
+  arguments = ("--workdir", workdir, "--trust_code", "--json", answer)
   vitx("predict", tmp_path / "digits", *arguments)
-  (prediction,) = json.loads(told.read_text())
+  (prediction,) = json.loads(answer.read_text())
   assert abs(prediction["predicted"] - float(digit["angle"])) < 0.8
   out = tmp_path / "turned.jaxprogram"
   vitx("export", "--workdir", workdir, "--out", out, "--trust_code")
-  angle = jax.export.deserialize(bytearray(out.read_bytes())).call(digit["picture"][None])["angle"]
+  angle = jax.export.deserialize(bytearray(out.read_bytes())).call(digit["picture"][None])[
+    "predicted"
+  ]
   assert float(angle[0]) == pytest.approx(prediction["predicted"], abs=1e-5)

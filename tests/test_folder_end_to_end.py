@@ -1,5 +1,7 @@
 """A user's own folder of images: training, evaluation and prediction."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -8,7 +10,9 @@ from PIL import Image
 import vitx
 from tests import runs
 from vitx.config.errors import ConfigError
+from vitx.config.fields import change
 from vitx.inference.evaluate import evaluate
+from vitx.tasks.base import find_layout
 from vitx.training import compilation, loop
 from vitx.training.experiment import make_experiment
 
@@ -135,8 +139,9 @@ def test_deits_whole_recipe_is_a_function_of_the_seed(tmp_path):
   settings = config(draw(tmp_path / "images"), *STATISTICS, *RECIPE)
   experiment, streams = make_experiment(settings), []
   for threads in (1, 4):
-    experiment.config.data.threads = threads
-    streams.append(list(experiment.batches().iterate(0, 12)))
+    changed = change(experiment.settings, {"data.threads": threads})
+    batches = dataclasses.replace(experiment, settings=changed).batches()
+    streams.append(list(batches.iterate(0, 12)))
   jax.tree.map(np.testing.assert_array_equal, *streams)
   result = loop.train(settings, tmp_path / "run")
   assert result.finished and {"top1", "ema_top1"} <= result.test.keys()
@@ -154,6 +159,6 @@ def test_rectangles_are_learned_evaluated_and_predicted(trained, tmp_path, capsy
   assert again["top1"] == result.test["top1"]
   loaded = vitx.load(tmp_path / "run")
   assert loaded.config.data.image_size == (24, 16) and loaded.config.data.decode_size == (30, 20)
-  assert loaded.task.token_layout().grid == (6, 4)
+  assert find_layout(loaded.task).grid == (6, 4)
   write(tmp_path / "new", pixels("striped", np.random.default_rng(5)), "rgb.jpg")
   assert vitx.predict(loaded, [tmp_path / "new-rgb.jpg"]).classes == ["striped"]

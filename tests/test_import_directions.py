@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from vitx.attention import MIXERS
+from vitx.blocks.registry import BLOCKS
+from vitx.config.registry import table_of
+
 ROOT = Path(__file__).resolve().parents[1]
 FREE = {"config", "files"}  # any package may import these
 LOOSE = {"configs"}  # the config files, which are beside the package
 MAY_IMPORT = {
-  "config": set(),
+  "config": {"configs"},  # their folder
   "ops": set(),
   "layers": {"ops"},
   "attention": {"layers", "ops"},
@@ -24,13 +28,13 @@ MAY_IMPORT = {
   "analysis": {"models", "attention", "ops"},
   "checkpoints": {"tasks", "ops"},
   "interop": {"checkpoints", "models", "ops"},
+  "runtime": {"tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
+  "training": {"runtime", "tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
+  "inference": {"runtime", "tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
+  "sweeps": {"training", "runtime", "tasks", "analysis", "checkpoints"},
   "benchmark": {"training", "tasks", "data", "attention", "ops", "analysis"},
-  "training": {"tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
-  "sweeps": {"training", "analysis", "checkpoints", "configs"},
-  "inference": {"tasks", "models", "data", "interop", "checkpoints", "analysis", "ops", "configs"}
-  | {"training", "sweeps"},
-  "cli": {"attention", "ops", "data", "tasks", "analysis", "checkpoints", "interop", "training"}
-  | {"benchmark", "inference", "sweeps"},
+  "cli": {"attention", "ops", "data", "tasks", "analysis", "checkpoints", "interop", "runtime"}
+  | {"training", "benchmark", "inference", "sweeps"},
 }
 FILES = sorted((ROOT / "vitx").rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -39,7 +43,7 @@ parse = functools.cache(lambda path: ast.parse(path.read_text()))
 
 @functools.cache
 def imports(path: Path) -> set[str]:
-  """Returns the dotted names that a file imports, anywhere in the file."""
+  """Returns the dotted names that a file imports, anywhere in it, by a string too."""
   names: set[str] = set()
   for node in ast.walk(parse(path)):
     if isinstance(node, ast.Import):
@@ -47,6 +51,8 @@ def imports(path: Path) -> set[str]:
     elif isinstance(node, ast.ImportFrom):
       assert node.level == 0, f"{path} imports relatively"
       names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+      names |= {str(x.value) for x in node.args if isinstance(x, ast.Constant)}
   return names
 
 
@@ -83,7 +89,7 @@ def test_each_fact_has_one_home():
     "orbax": [path for path in FILES if imports_library(path, "orbax")],
   }
   assert {k: [str(p.relative_to(ROOT / "vitx")) for p in v] for k, v in homes.items()} == {
-    "jax.pmap": ["training/parallel.py"],
+    "jax.pmap": ["runtime/parallel.py"],
     "orbax": ["checkpoints/reading.py", "checkpoints/store.py"],
   }
 
@@ -102,24 +108,46 @@ def module_of(path: Path) -> str:
   return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def test_no_circle_of_imports():
-  """Only imports inside functions and imports for types may close a circle."""
+@functools.cache
+def graph_of_imports() -> dict[str, set[str]]:
+  """Returns the modules that each module imports when it is imported itself."""
   modules = {module_of(path): path for path in FILES}
   graph: dict[str, set[str]] = {}
   for name, path in modules.items():
     tree = parse(path)
     late = {id(n) for f in ast.walk(tree) if isinstance(f, FUNCTIONS) for n in ast.walk(f)}
     late |= {id(n) for i in tree.body if is_for_types(i) for n in ast.walk(i)}
-    found = graph.setdefault(name, set())
+    used = graph.setdefault(name, set())
     for node in ast.walk(tree):
       if isinstance(node, ast.ImportFrom) and id(node) not in late:
         inner = {f"{node.module}.{alias.name}" for alias in node.names} & modules.keys()
         outer = len(inner) < len(node.names) and node.module in modules
-        found |= inner | ({node.module} if outer else set())
+        used |= inner | ({node.module} if outer else set())
       elif isinstance(node, ast.Import) and id(node) not in late:
-        found |= {alias.name for alias in node.names} & modules.keys()
-    found -= {name}
+        used |= {alias.name for alias in node.names} & modules.keys()
+    used -= {name}
+  return graph
+
+
+def test_no_circle_of_imports():
+  """Only imports inside functions and imports for types may close a circle."""
+  graph = graph_of_imports()
   list(graphlib.TopologicalSorter(graph).static_order())  # raises CycleError, which names them
+
+
+def test_a_prediction_loads_only_modules_that_it_uses():
+  choices = {"model": "vit", "task": "classification"}
+  places = [table_of(field).data[name] for field, name in choices.items()]
+  places += [MIXERS.data["softmax"], BLOCKS.data["pre_norm"]]
+  loaded: set[str] = set()
+  new = {"vitx.inference.predict", "vitx.interop.repository", *(p.split(":")[0] for p in places)}
+  while new:
+    loaded |= new
+    packages = {name.rpartition(".")[0] for name in new} - {""}
+    new = (packages | set().union(*map(graph_of_imports().get, new))) - loaded
+  unused = ("sparsifiner", "audio", "vitx.data.sources.tfds", "vitx.sweeps", "vitx.training")
+  assert not {name for name in loaded if any(part in name for part in unused)}
+  assert len(loaded) <= 170
 
 
 def is_for_types(node: ast.stmt) -> bool:

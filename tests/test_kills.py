@@ -42,9 +42,10 @@ FULL = "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))"
 # A compilation of ten minutes.
 COMPILING = """
 import os, signal, time
-from vitx.training import compilation, failures
+from vitx.runtime import signals
+from vitx.training import compilation
 def compile_long(*arguments, **options):
-  failures.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(600)))
+  signals.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(600)))
 compilation.compile_program = compile_long
 """
 

@@ -56,13 +56,13 @@ def kernel(tmp_path_factory):
   (folder / "kernels" / "python3").mkdir(parents=True)
   (folder / "kernels" / "python3" / "kernel.json").write_text(json.dumps(spec))
   paths = (folder, os.environ.get("JUPYTER_PATH"))
-  own = {
+  variables = {
     "JUPYTER_PATH": os.pathsep.join(str(path) for path in paths if path),
     "PYTHONPATH": str(runs.ROOT),
     "JAX_PLATFORMS": "cpu",
   }
   with pytest.MonkeyPatch.context() as patch:
-    for name, value in own.items():
+    for name, value in variables.items():
       patch.setenv(name, value)
     manager, client = start_new_kernel(startup_timeout=300, kernel_name="python3")
   client.stop_channels()

@@ -49,11 +49,11 @@ def test_they_agree_with_two_devices_and_one_signal_stops_both_and_both_go_on(
   trap = runs.at_step(10, "signal.raise_signal(signal.SIGTERM)")
   run_two(tmp_path, port, "steps_per_dispatch=1", code=75, before=trap)
   assert all("resuming" in output for output in run_two(tmp_path, port))
-  own, wanted = runs.rows(tmp_path), runs.rows(finished_run[0])
-  assert [(row["kind"], row["step"]) for row in own] == [
-    (row["kind"], row["step"]) for row in wanted
+  rows, expected = runs.rows(tmp_path), runs.rows(finished_run[0])
+  assert [(row["kind"], row["step"]) for row in rows] == [
+    (row["kind"], row["step"]) for row in expected
   ]
-  for row, one in zip(own, wanted, strict=True):
+  for row, one in zip(rows, expected, strict=True):
     assert row.get("examples") == one.get("examples")
     # Processes add in another order, and the difference grows.
     tolerance = 1e-5 if row["step"] <= 20 else 1e-3
@@ -86,12 +86,12 @@ def test_a_process_that_loses_another_ends_with_one_line(tmp_path, port, victim,
     )
     for number in range(2)
   ]
-  own = runs.finish(both[victim], code)
+  output = runs.finish(both[victim], code)
   begin = "another process of this run has ended or cannot be reached: "
   line = find_line(runs.finish(both[1 - victim], 1), begin)
   assert line.endswith("with the same command; they continue from the last checkpoint.")
   if how == FAIL:
-    assert find_line(own, "OSError") == "OSError: the disk of this host is full"
+    assert find_line(output, "OSError") == "OSError: the disk of this host is full"
 
 
 def test_a_process_that_the_others_do_not_expect_ends_with_a_line(tmp_path, port):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vitx.cli.commands_page import BOOLEAN_HELP
+from docs.commands_page import BOOLEAN_HELP
 from vitx.cli.main import COMMANDS, Parser, declare_arguments
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -65,7 +65,7 @@ def read_runs(name: str, column: str) -> dict[str, dict[int, float]]:
 def read_percents(name: str, column: str = "test_top1") -> dict[str, list[float]]:
   """Returns a column of a table's runs in percent, by method, in the order of the seeds."""
   runs = read_runs(name, column)
-  return {method: [100 * own[seed] for seed in sorted(own)] for method, own in runs.items()}
+  return {method: [100 * score[seed] for seed in sorted(score)] for method, score in runs.items()}
 
 
 def name_design(path: Path) -> str:
@@ -101,21 +101,21 @@ def test_a_table_follows_from_its_runs(path):
   base = test[rows[0][""]]
   p_values = {}
   for row in rows:
-    own = test[row[""]]
-    assert row["seeds"] == str(len(own))
-    assert row[f"test {named}"] == cell(list(own.values()), scale, digits)
+    by_seed = test[row[""]]
+    assert row["seeds"] == str(len(by_seed))
+    assert row[f"test {named}"] == cell(list(by_seed.values()), scale, digits)
     assert row[f"validation {named}"] == cell(list(validation[row[""]].values()), scale, digits)
     if row is rows[0]:
       continue
-    seeds = [seed for seed in own if seed in base]
-    pairs = [own[seed] for seed in seeds], [base[seed] for seed in seeds]
+    seeds = [seed for seed in by_seed if seed in base]
+    pairs = [by_seed[seed] for seed in seeds], [base[seed] for seed in seeds]
     values = [float(text) for text in re.findall(NUMBER, row[minus])]
-    wanted = [np.mean(pairs[0]) - np.mean(pairs[1])]
+    expected = [np.mean(pairs[0]) - np.mean(pairs[1])]
     if len(seeds) > 1:
-      found = stats.ttest_rel(*pairs)
-      wanted += list(found.confidence_interval(0.95))
-      p_values[row[""]] = found.pvalue
-    np.testing.assert_allclose(values, np.array(wanted) * scale, atol=0.51 * 10**-digits)
+      ttest = stats.ttest_rel(*pairs)
+      expected += list(ttest.confidence_interval(0.95))
+      p_values[row[""]] = ttest.pvalue
+    np.testing.assert_allclose(values, np.array(expected) * scale, atol=0.51 * 10**-digits)
   smallest, last = sorted(p_values, key=p_values.__getitem__), 0.0
   for place, name in enumerate(smallest):  # Holm: each times the number of those left
     last = min(max(last, p_values[name] * (len(smallest) - place)), 1.0)
@@ -146,8 +146,8 @@ def test_the_contrast_of_the_sparse_transformer_follows_from_its_runs():
   bits = read_runs("density_digits/patterns", "test_bits")
   strided = list(bits["strided"].values())
   for other in ("fixed", "dense"):
-    found = contrast(strided, list(bits[other].values()))
-    assert quote(*found, form=".3f") in CLAIMS.read_text() and found[2] < -0.01
+    interval = contrast(strided, list(bits[other].values()))
+    assert quote(*interval, form=".3f") in CLAIMS.read_text() and interval[2] < -0.01
 
 
 def test_the_contrasts_of_sparsifiner_follow_from_its_runs():
@@ -159,14 +159,14 @@ def test_the_contrasts_of_sparsifiner_follow_from_its_runs():
     for share in shares:
       names = (f"cifar10_{name}" for name in (f"keep_{share}", f"random_{share}", "tuned"))
       keep, random, tuned = (values[name] for name in names)
-      found = [contrast(*pair) for pair in ((keep, tuned), (random, tuned), (keep, random))]
-      cells = [f"{mean:+.2f} ({low:+.2f} to {high:+.2f})" for mean, low, high in found]
+      contrasts = [contrast(*pair) for pair in ((keep, tuned), (random, tuned), (keep, random))]
+      cells = [f"{mean:+.2f} ({low:+.2f} to {high:+.2f})" for mean, low, high in contrasts]
       assert f"| {share} | {' | '.join(cells)} |" in page
-      assert quote(*found[2]) in claims
-      _, low, high = found[2]
+      assert quote(*contrasts[2]) in claims
+      _, low, high = contrasts[2]
       verdicts[share] = "holds" if low > 0 else "fails" if high < 0.5 else "open"
       if share == "0.25":
-        assert found[0][1] < -1 < found[0][2] < 0 and quote(*found[0]) in claims
+        assert contrasts[0][1] < -1 < contrasts[0][2] < 0 and quote(*contrasts[0]) in claims
   assert verdicts == {"0.25": "open", "0.1": "fails", "0.05": "open"}
 
 
@@ -221,17 +221,17 @@ def test_training_at_width_96_follows_from_its_runs():
   for name, epochs in runs.items():
     cells = [cell(values, 1, 1) for values in epochs.values()]
     assert f"| `{name}`, ours | {' | '.join(cells)} |" in page
-  found = contrast(runs["simplified_w96_d8"][50], runs["vanilla_w96_d8"][50])
-  assert quote(*found) in CLAIMS.read_text() and found[2] < -2
+  interval = contrast(runs["simplified_w96_d8"][50], runs["vanilla_w96_d8"][50])
+  assert quote(*interval) in CLAIMS.read_text() and interval[2] < -2
 
 
 def test_six_points_are_excluded_on_imagenette():
   """CLAIMS has each set of keys minus full attention; the intervals end below the margin."""
   runs = read_percents("bbvit_imagenette/small_25_epochs")
   full = runs.pop("tiny_vit")
-  for own in runs.values():
-    found = contrast(own, full)
-    assert quote(*found) in CLAIMS.read_text() and found[2] < 6
+  for values in runs.values():
+    interval = contrast(values, full)
+    assert quote(*interval) in CLAIMS.read_text() and interval[2] < 6
 
 
 def test_the_contrasts_of_the_vision_x_formers_follow_from_their_runs():
@@ -239,14 +239,14 @@ def test_the_contrasts_of_the_vision_x_formers_follow_from_their_runs():
   runs, claims = read_percents("vix_cifar10/stride_4"), CLAIMS.read_text()
   verdicts = {}
   for row in ("vin", "vip", "vil"):
-    found = contrast(runs[row], runs["vit"])
-    assert quote(*found) in claims
-    verdicts[row] = "holds" if found[1] > 0 else "fails" if found[2] < 0 else "open"
+    interval = contrast(runs[row], runs["vit"])
+    assert quote(*interval) in claims
+    verdicts[row] = "holds" if interval[1] > 0 else "fails" if interval[2] < 0 else "open"
   assert verdicts == {"vin": "holds", "vip": "holds", "vil": "open"}
   plain = [runs[row] for row in ("vit", "vip", "vil", "vin")]
   hybrid = [runs[f"hybrid_{row}"] for row in ("vit", "vip", "vil", "vin")]
-  found = contrast(np.mean(hybrid, axis=0), np.mean(plain, axis=0))
-  assert quote(*found) in claims and found[1] < 0 < found[2] < 1
+  interval = contrast(np.mean(hybrid, axis=0), np.mean(plain, axis=0))
+  assert quote(*interval) in claims and interval[1] < 0 < interval[2] < 1
   assert quote(*contrast(runs["hybrid_vin"], runs["vin"])) in claims
 
 
@@ -256,8 +256,8 @@ def test_the_contrast_of_l1_and_l2_follows_from_its_runs():
     "cifar10_keep_0.25",
     ("sparsifiner_small/cifar10_l2", "sparsifiner_small/cifar10_l1"),
   )
-  found, claims = contrast(*(read_percents(name)[row] for name in tables)), CLAIMS.read_text()
-  assert quote(*found) in claims and found[1] < 0 and found[2] < 1
+  interval, claims = contrast(*(read_percents(name)[row] for name in tables)), CLAIMS.read_text()
+  assert quote(*interval) in claims and interval[1] < 0 and interval[2] < 1
   zeros = [np.mean(read_percents(name, "test_basis_sparsity")[row]) for name in tables]
   assert f"at {zeros[0]:.0f} and {zeros[1]:.0f} % zeros in the bases" in claims
 

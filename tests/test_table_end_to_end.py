@@ -14,9 +14,11 @@ import vitx
 from tests import programs, runs
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
+from vitx.config.fields import change
 from vitx.inference.evaluate import evaluate
 from vitx.inference.export import make_program
 from vitx.inference.probe import probe
+from vitx.tasks.settle import complete_config
 from vitx.training import loop, trial
 from vitx.training.experiment import make_experiment
 
@@ -195,10 +197,9 @@ def test_a_class_without_training_images_is_named(table, caplog):
 @pytest.mark.parametrize("task", TASKS)
 def test_a_plan_needs_no_table_where_the_config_says_enough(task, table):
   short = config(task, table)
-  complete = trial.complete_config(short)
+  complete = complete_config(short)
   assert trial.count_training_flops(complete) > 0
-  complete.data.source = "csv:nowhere.csv"
-  again = trial.complete_config(complete)
+  again = complete_config(change(complete, {"data.source": "csv:nowhere.csv"}))
   assert again.model == complete.model and again.task == complete.task
 
 

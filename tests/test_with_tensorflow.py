@@ -60,7 +60,7 @@ def test_a_tfrecord_copy_that_tfds_wrote_is_converted(tmp_path, data_dir):
   old, new = str(tmp_path / "old"), str(tmp_path / "new")
   write_and_convert = f"""
 from vitx.data.builders.digits import digits_dataset_builder as d
-builder = d.Builder(data_dir={old!r}, file_format="tfrecord")
+builder = d.Digits(data_dir={old!r}, file_format="tfrecord")
 builder.download_and_prepare()
 assert main(["prepare", "digits", "--from", {old!r}, "--data_dir", {new!r}]) == 0
 print(builder.info.file_format)
@@ -68,5 +68,7 @@ print(builder.info.file_format)
   assert "TFRECORD" in python(write_and_convert)
   with pytest.raises(ConfigError, match="vitx prepare digits --from"):
     open_source(runs.tiny(f"data.data_dir='{old}'").data, 0)
-  converted, own = (open_source(runs.tiny(f"data.data_dir='{p}'").data, 0) for p in (new, data_dir))
-  assert converted.info.fingerprint == own.info.fingerprint
+  converted, direct = (
+    open_source(runs.tiny(f"data.data_dir='{p}'").data, 0) for p in (new, data_dir)
+  )
+  assert converted.info.fingerprint == direct.info.fingerprint

@@ -27,7 +27,7 @@ _PUBLIC = {
   "load_config": "vitx.config.loader",
   "predict": "vitx.inference.predict",
   "probe": "vitx.inference.probe",
-  "read_metrics": "vitx.training.record.log",
+  "read_metrics": "vitx.checkpoints.metrics",
   "sample": "vitx.inference.sample",
   "to_nnx": "vitx.interop.nnx",
   "train": "vitx.training.phases",
@@ -35,6 +35,7 @@ _PUBLIC = {
 __all__ = ["__version__", *_PUBLIC]
 
 if TYPE_CHECKING:
+  from vitx.checkpoints.metrics import read_metrics as read_metrics
   from vitx.config.loader import load_config as load_config
   from vitx.inference.evaluate import evaluate as evaluate
   from vitx.inference.export import export as export
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
   from vitx.models import initialize as initialize
   from vitx.models import list_models as list_models
   from vitx.training.phases import train as train
-  from vitx.training.record.log import read_metrics as read_metrics
 
 
 def __getattr__(name: str) -> Any:

@@ -259,7 +259,7 @@ class _Case:
 
   def _on_devices(self) -> np.ndarray:
     # The import is here because few users of this file need `vitx.training`.
-    from vitx.training import parallel
+    from vitx.runtime import parallel
 
     rows = jax.local_device_count() * -(-len(self.x) // jax.local_device_count())
     x = np.resize(self.x, (rows, *self.x.shape[1:]))

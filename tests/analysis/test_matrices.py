@@ -90,17 +90,18 @@ def test_the_default_mixer_of_a_network_is_kept():
   for name in ("cct", "cvt", "levit", "swin"):
     default = MODELS[name].PARTS["token_mixer"][1]
     expected = {**fields_of(default), "implementation": "masked"}
-    assert expose_matrices(ConfigDict({"name": name})).token_mixer.to_dict() == expected
-  assert expose_matrices(ConfigDict({"name": "convmixer"})).to_dict() == {"name": "convmixer"}
-  named = ConfigDict({"name": "vit", "token_mixer": "softmax"})  # a mixer by its name alone
-  assert expose_matrices(named).token_mixer.implementation == "masked"
+    assert expose_matrices({"name": name})["token_mixer"] == expected
+  assert expose_matrices({"name": "convmixer"}) == {"name": "convmixer"}
+  named = {"name": "vit", "token_mixer": "softmax"}  # a mixer by its name alone
+  assert expose_matrices(named)["token_mixer"]["implementation"] == "masked"
 
 
 def test_exposed_matrices_change_neither_config_nor_outputs():
   config = ConfigDict({"name": "vit", **SIZES, "remat": True})
   plain = model_from_config(config)
   held = expose_matrices(config)
-  assert config.remat and not held.remat and held.token_mixer.implementation == "masked"
+  assert config.remat and not held["remat"]
+  assert held["token_mixer"]["implementation"] == "masked"
   _, variables = make("softmax")
   run = jax.jit(
     lambda v: [m.apply(v, IMAGES, train=False) for m in (plain, model_from_config(held))]

@@ -11,7 +11,7 @@ from vitx.analysis.implementations import implementations
 from vitx.analysis.tabulate import list_layers
 from vitx.models import model_from_config
 from vitx.tasks import build_task
-from vitx.training.trial import complete_config
+from vitx.tasks.settle import complete_config
 
 
 @pytest.mark.parametrize(

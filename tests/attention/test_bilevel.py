@@ -105,13 +105,7 @@ def test_routed_attention_equals_its_definition(number, masked, implementation):
   out, sown = written.run(module, params, x, layout, mask)
   width = C if fields.get("scale_by") == "width" else C // H
   expected, sees = definition(
-    params,
-    x,
-    layout,
-    regions=module.regions,
-    top=module.top,
-    scale=width**-0.5,
-    mask=mask,
+    params, x, layout, regions=module.regions, top=module.top, scale=width**-0.5, mask=mask
   )
   np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
   if implementation == "masked":

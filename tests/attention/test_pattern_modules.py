@@ -14,8 +14,8 @@ from vitx.attention.grid import ShiftedWindowAttention
 from vitx.attention.locality import LocalityAttention
 from vitx.attention.longformer import LongformerAttention
 from vitx.ops import TokenLayout, dense_mask
+from vitx.runtime.parallel import AXIS
 from vitx.tasks.classification import Classification
-from vitx.training.parallel import AXIS
 
 LAYOUT = TokenLayout((4, 8), prefix=1)
 X = np.random.default_rng(0).normal(size=(2, LAYOUT.length, 8)).astype(np.float32)

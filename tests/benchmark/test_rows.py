@@ -16,6 +16,8 @@ from vitx.data import sources
 from vitx.ops.implementation import choosing_by
 from vitx.ops.rule import FAMILIES, Rule
 from vitx.tasks import build_task
+from vitx.tasks.base import find_layout
+from vitx.tasks.settle import complete_config
 from vitx.training import trial
 
 SMALL = "model.depth=1,model.width=16,model.num_heads=2,model.mlp_dim=32"
@@ -23,7 +25,7 @@ TINY = "softmax,model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8,st
 
 
 def complete(*overrides):
-  return trial.complete_config(digits.get_config(",".join(overrides)))
+  return complete_config(digits.get_config(",".join(overrides)))
 
 
 @pytest.mark.slow(reason="compiles a step of training and three of inference")
@@ -50,14 +52,14 @@ class OwnNetwork(nn.Module):
 def test_a_network_of_ones_own_is_counted():
   config = complete("model=tests.benchmark.test_rows:OwnNetwork")
   assert rows.count(config)["parameters"] == 20
-  assert build_task(config).token_layout() is None
+  assert find_layout(build_task(config)) is None
 
 
 def test_a_complete_config_opens_and_allocates_nothing(monkeypatch):
   monkeypatch.setattr(sources, "open_dataset", None)
   config = vix_cifar10.get_config("vip,data.image_size=1024,data.data_dir=/nowhere")
   before = len(jax.live_arrays())
-  row = rows.count(trial.complete_config(config))
+  row = rows.count(complete_config(config))
   assert row["gflops_products"] > 100 and row["parameters"] > 1024**2 * 128
   assert len(jax.live_arrays()) <= before + 4
 

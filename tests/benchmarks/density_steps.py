@@ -84,12 +84,7 @@ def make_model(setup: Setup, pattern: str, depth: int) -> nn.Module:
 
 
 def measure_steps(
-  setups: Mapping[str, Setup],
-  depth: int,
-  *,
-  runs: int,
-  say: Callable[[str], None],
-  **effort: Any,
+  setups: Mapping[str, Setup], depth: int, *, runs: int, say: Callable[[str], None], **effort: Any
 ) -> None:
   """Prints how many times faster a training step of each pattern is than the dense model's.
 

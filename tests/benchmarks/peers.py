@@ -27,7 +27,8 @@ from vitx.cli.plan import find_texts
 from vitx.config.errors import MissingExtraError, listing
 from vitx.config.loader import load_config
 from vitx.config.registry import fields_of
-from vitx.training import phases, trial
+from vitx.tasks.settle import complete_config
+from vitx.training import phases
 
 # The config whose steps have ratios to reach, at B = 8, and the rows of it that have peers.
 CONFIG = "vix_cifar10:batch_size=8"
@@ -36,13 +37,7 @@ ROWS = ("vit", "vip", "vil", "vin", "fnet")
 GOALS = {"vit/fused": 1.0, "vip": 0.8, "vil": 0.8, "vin": 0.8, "fnet": 0.8}
 
 # The parts of vit-pytorch's network by the field of `model`; a field that is not set means these.
-PARTS = {
-  "stem": "linear",
-  "posemb": "learned",
-  "pool": "cls",
-  "norm": "layer",
-  "block": "pre_norm",
-}
+PARTS = {"stem": "linear", "posemb": "learned", "pool": "cls", "norm": "layer", "block": "pre_norm"}
 
 
 def import_torch() -> Any:
@@ -242,7 +237,7 @@ def pair_row(row: str, text: str) -> dict[str, tuple[str, str]]:
 
 
 def _complete(text: str) -> ConfigDict:
-  return trial.complete_config(load_config(text))
+  return complete_config(load_config(text))
 
 
 def _begin(text: str) -> None:

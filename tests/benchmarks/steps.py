@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 from tests.benchmarks import console
 from vitx.benchmark.timing import interleave
 from vitx.config.loader import load_config
+from vitx.tasks.settle import complete_config
 from vitx.training import phases, trial
 from vitx.training.compilation import count_steps
 
@@ -64,7 +65,7 @@ def make_dispatch(config: ConfigDict) -> tuple[Step, int, int]:
     A function that runs the dispatch to its end, the number of its steps, and the FLOPs of all of
     them.
   """
-  config = trial.complete_config(config)
+  config = complete_config(config)
   flops = trial.count_training_flops(config)
   steps = config.steps_per_dispatch or count_steps(flops)
   state = trial.begin(config)  # before compilation, as in training

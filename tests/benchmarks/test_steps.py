@@ -6,7 +6,7 @@ from tests.benchmarks import peers
 from vitx.analysis.counting import count_parameters
 from vitx.config.loader import load_config
 from vitx.models import model_from_config
-from vitx.training.trial import complete_config
+from vitx.tasks.settle import complete_config
 
 
 def test_every_peer_has_a_row_of_ours_and_every_goal_a_peer():

@@ -31,17 +31,14 @@ def norms(params):
   return {name for name in params if "norm" in name}
 
 
-def test_a_vanilla_block_with_two_norms_is_the_pre_norm_block():
-  block, params = make(VanillaBlock, norms="two")
-  assert norms(params) == {"mixer_norm", "mlp_norm"}
-  close(run(block, params), run(make(PreNormBlock)[0], params))
-
-
-def test_a_shared_norm_equals_two_equal_norms():
-  block, params = make(VanillaBlock)
-  assert norms(params) == {"norm"}
-  two = {**params, "mixer_norm": params["norm"], "mlp_norm": params["norm"]}
-  close(run(block, params), run(make(PreNormBlock)[0], two))
+@pytest.mark.parametrize(
+  ("fields", "names"), [({"norms": "two"}, {"mixer_norm", "mlp_norm"}), ({}, {"norm"})]
+)
+def test_a_vanilla_block_is_the_pre_norm_block_also_with_a_shared_norm(fields, names):
+  block, params = make(VanillaBlock, **fields)
+  assert norms(params) == names
+  shared = dict.fromkeys(("mixer_norm", "mlp_norm"), params.get("norm"))
+  close(run(block, params), run(make(PreNormBlock)[0], shared | params))
 
 
 def test_a_norm_of_the_mlp_does_not_normalize_the_mixers_tokens():

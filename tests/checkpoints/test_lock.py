@@ -17,9 +17,9 @@ import pytest
 from tests import runs
 from vitx.checkpoints import lock
 from vitx.checkpoints.lock import Holder, Lock, WorkdirInUseError
+from vitx.runtime.signals import Interrupted
 from vitx.training import loop
 from vitx.training.experiment import Experiment, make_experiment
-from vitx.training.failures import Interrupted
 
 
 def write(directory, holder, age=0.0):
@@ -238,7 +238,7 @@ def test_a_training_holds_the_lock_until_it_ends(tmp_path, monkeypatch, prepared
 
   monkeypatch.setattr(loop, "_train", end)
   with contextlib.suppress(ZeroDivisionError):
-    assert loop.train(experiment.config, tmp_path).finished == (ended == "finished")
+    assert loop.train(experiment.settings, tmp_path).finished == (ended == "finished")
     assert ended != "failed"
   assert not (tmp_path / lock.TRAIN).exists()
 

@@ -6,7 +6,9 @@ import numpy as np
 
 from configs.digits import get_config
 from vitx.checkpoints.load import Loaded
+from vitx.config.fields import read_settings
 from vitx.tasks import build_task
+from vitx.tasks.base import init_variables
 
 CLASSES = ("ant", "bee", "cat")
 STORED, SEEN = 20, 16  # sides of a stored image and of a model's input
@@ -22,11 +24,11 @@ def make(name="vit", *, channels=1, crop_ratio=0.8, task=None, **fields):
   config.model = {"name": name, "num_classes": len(CLASSES), **fields}
   if task is not None:
     config.task = task
-  task = build_task(config)
-  image = jax.ShapeDtypeStruct((1, STORED, STORED, channels), np.uint8)
-  variables = draw(jax.eval_shape(task.init, jax.random.key(0), {"image": image}))
+  settings = read_settings(config)
+  task = build_task(settings)
+  variables = draw(jax.eval_shape(lambda key: init_variables(task, key), jax.random.key(0)))
   data = {"fingerprint": "", "class_names": list(CLASSES)}
-  return Loaded(task, variables, config, data, step=7, workdir="runs/untrained")
+  return Loaded(settings, task, variables, data, step=7, workdir="runs/untrained")
 
 
 def draw(shapes):

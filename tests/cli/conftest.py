@@ -22,7 +22,7 @@ __all__ = ["digits_dir", "draw", "make_data"]
 def resolve(text):
   """Returns a run's config, given as JSON, as its workdir has it, and the data's fingerprint."""
   experiment = phases.check(ConfigDict(json.loads(text)), "")[0]
-  return trained.wd.to_plain(experiment.config), experiment.source.info.fingerprint
+  return trained.wd.to_plain(experiment.settings), experiment.source.info.fingerprint
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import numpy as np
 
 from configs.digits import get_config
 from vitx.checkpoints.load import Loaded
+from vitx.config.fields import read_settings
 from vitx.tasks.density import Density
 
 MIXER = {"name": "strided", "form": "code", "stride": 8, "arrangement": "layers"}
@@ -27,14 +28,15 @@ def make(source="digits", *, window=None, vocabulary=17, grid=(8, 8, 1), mixer=M
     "token_mixer": dict(mixer),
   }
   config.task = {"name": "density", "window": window}
-  task = Density.from_config(config, window=window, levels=vocabulary)
+  settings = read_settings(config)
+  task = Density.from_config(settings, window=window, levels=vocabulary)
   tokens = jax.ShapeDtypeStruct((1, task.length), np.int32)
   shapes = jax.eval_shape(task.model.init, jax.random.key(0), tokens)["params"]
   random = np.random.default_rng(0)
   params = jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.3, x.shape), x.dtype), shapes)
   params["head"]["kernel"] *= 5
   data = {"fingerprint": "", "vocabulary": vocabulary}
-  return Loaded(task, {"params": params}, config, data, step=7, workdir="runs/density")
+  return Loaded(settings, task, {"params": params}, data, step=7, workdir="runs/density")
 
 
 def text(source="bytes:book.txt", length=24, **fields):

@@ -46,8 +46,8 @@ def refuse(capsys, directory: Path, arguments: list[str], *parts: str) -> str:
   message = error.splitlines()[-1] if error.startswith("usage:") else error
   assert status == 1, f"was accepted: {error}"
   assert error.endswith("\n") and "Traceback" not in error
-  said = [line for line in error.splitlines() if SAID.match(line)]
-  assert len(said) == 1, f"not one message: {error}"
+  messages = [line for line in error.splitlines() if SAID.match(line)]
+  assert len(messages) == 1, f"not one message: {error}"
   assert all(part in message for part in parts), f"{message}\n lacks one of {parts}"
   assert not _COMPILED, f"{_COMPILED} were compiled first"
   assert runs.snapshot(directory) == before, "something was written or lost"

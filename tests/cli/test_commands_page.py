@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from docs import commands_page
 from tests import documents
-from vitx.cli import commands_page
 from vitx.cli.main import COMMANDS, Parser, declare_arguments
 
 PAGE = "docs/commands.md"
@@ -13,7 +13,7 @@ PAGE = "docs/commands.md"
 
 def test_the_page_agrees_with_the_parsers():
   assert documents.read(PAGE) == commands_page.render(), (
-    f"write it anew: python -m vitx.cli.commands_page > {PAGE}"
+    f"write it anew: python -m docs.commands_page > {PAGE}"
   )
 
 

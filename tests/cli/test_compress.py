@@ -16,8 +16,8 @@ from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.inference import density_model
 from vitx.inference.coding import group_windows
 from vitx.inference.compress import compress, decompress
+from vitx.runtime import progress
 from vitx.tasks.density_images import to_values
-from vitx.training.record import progress
 
 # Colors of 2 x 2 pixels with 16 bits for each value, which Pillow cannot write.
 PNG_OF_16_BITS = (

@@ -12,7 +12,8 @@ from vitx.config.describe import complete, describe
 from vitx.config.loader import load_config
 from vitx.models import MODELS
 from vitx.tasks import build_task
-from vitx.training.trial import complete_config, make_training_step
+from vitx.tasks.settle import complete_config
+from vitx.training.trial import make_training_step
 
 
 def printed(capsys, *arguments):

@@ -16,8 +16,8 @@ from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.cli import main
 from vitx.config.errors import ConfigError, escape
 from vitx.inference import evaluate
+from vitx.runtime.progress import count_bar
 from vitx.training.record import console
-from vitx.training.record.progress import count_bar
 
 EVIL = "cat\x1b[2J\x1b]0;title\x07\r\x9b31m\u202egnp.exe\x08\x7f"
 SHOWN = r"cat\x1b[2J\x1b]0;title\x07\r\x9b31m\u202egnp.exe\x08\x7f"
@@ -65,7 +65,7 @@ def test_own_control_sequences_are_printed(capsys, monkeypatch):
   drawn = ["\r\033[Kstep 1", "\033[3A\r\033[Jtable", "\r\033[K", "\r 5%|", "\n\n\033[A\033[A", "\n"]
   for text in drawn:
     assert run(lambda text=text: print(text, end=""), capsys).out == text
-  monkeypatch.setattr("vitx.training.record.progress.SOON", 0.0)
+  monkeypatch.setattr("vitx.runtime.progress.SOON", 0.0)
 
   def count():
     with count_bar(f"reading {EVIL}", 2, "file") as bar:

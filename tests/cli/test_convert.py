@@ -13,6 +13,7 @@ from tests.interop.published import FILES
 from vitx.analysis.markdown import shorten_paths
 from vitx.checkpoints.tree import name_leaves
 from vitx.cli import main as front
+from vitx.config.fields import change
 from vitx.inference import convert as convert_module
 from vitx.inference import model_card
 from vitx.interop.foreign import read_grid
@@ -62,7 +63,7 @@ def test_the_card_describes_the_training(run):
   config = json.loads((run / "run" / "config.json").read_text())
   rows = [row for row in runs.rows(run / "run") if row["kind"] == "test"]
   assert card.startswith("---\nlibrary_name: timm\n")
-  for said in (
+  for text in (
     "VisionTransformer(\n  img_size=8,\n  patch_size=4,\n  in_chans=1,\n  num_classes=10,",
     'load_file("tiny.safetensors")',
     environment["data"]["fingerprint"],
@@ -72,7 +73,7 @@ def test_the_card_describes_the_training(run):
     f"| test | {rows[-1]['examples']} | {rows[-1]['top1']:.4f} |",
     "0, 1, 2, 3, 4, 5, 6, 7, 8, 9",
   ):
-    assert said in card, said
+    assert text in card, text
   assert json.loads(card.split("```json\n")[1].split("```")[0]) == shorten_paths(config)
 
 
@@ -80,10 +81,10 @@ def test_the_card_describes_the_training(run):
 def test_a_card_hides_folders_and_escapes_names(run):
   loaded = vitx.load(run / "run")
   names = ["<script>x</script>", "a | b", "[x](http://evil)", "two\nlines", "`", *"56789"]
-  config = loaded.config.copy_and_resolve_references()
-  config.data.source, config.data.data_dir = "folder:/home/jane/`photos`", "/home/jane/data"
-  config.init_from = "~/secret/run"
-  loaded = dataclasses.replace(loaded, config=config, data={**loaded.data, "class_names": names})
+  private = {"data.source": "folder:/home/jane/`photos`", "data.data_dir": "/home/jane/data"}
+  settings = change(loaded.settings, private | {"init_from": "~/secret/run"})
+  data = {**loaded.data, "class_names": names}
+  loaded = dataclasses.replace(loaded, settings=settings, data=data)
   card = model_card.write_card(loaded, convert_module.describe(vitx.load(run / "run")), 'a".b')
   text, code = card.split("## Config")
   assert "jane" not in card and "secret" not in card and "`` folder:`photos` ``" in text

@@ -5,8 +5,8 @@ import pytest
 from tests import runs
 from tests.cli.test_convert import SHORT
 from vitx.cli.main import main
+from vitx.runtime import progress
 from vitx.training import loop
-from vitx.training.record import progress
 
 
 @pytest.fixture(autouse=True)

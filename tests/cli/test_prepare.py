@@ -11,6 +11,7 @@ from etils import epath
 
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
+from vitx.config.fields import change
 from vitx.data import prepare
 from vitx.data.builders import tfrecord_to_array_record
 from vitx.data.sources import open_source
@@ -78,7 +79,7 @@ def test_a_tfrecord_copy_is_converted(tfrecord_dir, digits_dir, make_data, capsy
   ]
   for split in ("train", "test"):
     assert records(version, split) == records(digits_dir / "digits" / "1.0.0", split)
-  data.data_dir = str(target)
+  data = change(data, {"data_dir": str(target)})
   assert len(open_source(data, seed=0).test) == 359
   assert [path.name for path in (target / "digits").iterdir()] == ["1.0.0"]
 

@@ -12,8 +12,9 @@ from vitx.cli import reproduce
 from vitx.cli.main import main
 from vitx.sweeps import points
 from vitx.sweeps.points import SEED
+from vitx.tasks.settle import complete_config
 from vitx.training import phases
-from vitx.training.trial import complete_config, count_training_flops
+from vitx.training.trial import count_training_flops
 
 OWN = '''
 """Two digits models beside figures that nobody printed."""

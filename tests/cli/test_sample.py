@@ -12,9 +12,9 @@ from tests.cli import density_models
 from vitx.config.errors import ConfigError
 from vitx.data.mu_law import mu_law_decode
 from vitx.inference.sample_files import Samples, to_text, write_samples
+from vitx.runtime import progress
 from vitx.tasks.classification import Classification
 from vitx.tasks.density_images import to_values
-from vitx.training.record import progress
 
 
 def test_completions_are_drawn_beside_their_originals(tmp_path):
@@ -48,7 +48,7 @@ def test_sounds_replace_those_of_a_longer_call(tmp_path):
 @pytest.mark.slow
 def test_completions_begin_as_their_originals(digits):
   drawn = vitx.sample(digits, count=3, complete=0.5)
-  assert drawn.originals.shape == (3, 64) and drawn.tokens.shape == (12, 64) and drawn.given == 32
+  assert [drawn.originals.shape, drawn.tokens.shape, drawn.prompt_length] == [(3, 64), (12, 64), 32]
   rows = drawn.tokens.reshape(3, 4, 64)
   assert np.all(rows[:, :, :32] == drawn.originals[:, None, :32])
   assert np.all(np.any(rows[:, :, 32:] != drawn.originals[:, None, 32:], axis=-1))
@@ -73,7 +73,7 @@ def test_text_is_printed_and_written(text, command, tmp_path, monkeypatch):
   written = (tmp_path / "samples" / "samples.txt").read_text(encoding="utf-8")
   assert written in out
   drawn = vitx.sample(text, prompt="Die Höhe", count=2)
-  assert drawn.given == 9 and drawn.tokens.shape == (2, 24)
+  assert drawn.prompt_length == 9 and drawn.tokens.shape == (2, 24)
   assert written == "".join(f"--- sample {i}\n{t}\n" for i, t in enumerate(drawn.texts))
 
 

@@ -26,12 +26,13 @@ from vitx.cli.main import main
 from vitx.config import registry
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.inference.folds import pool_folds
+from vitx.runtime.curves import find_runs, read_curves
+from vitx.runtime.signals import StopRequest
 from vitx.sweeps import results as writing
 from vitx.sweeps import sweep as trained
-from vitx.sweeps.curves import find_runs, read_curves
 from vitx.sweeps.sweep import POINT, State, train_points
 from vitx.training import phases
-from vitx.training.failures import NonFiniteError, StopRequest
+from vitx.training.failures import NonFiniteError
 from vitx.training.loop import Result
 
 MINE = "tests.attention.third_party:CosineAttention"
@@ -62,13 +63,13 @@ def test_a_method_that_cannot_train_is_named_first(tmp_path, quick):
 
 def test_data_must_not_change_after_a_point(tmp_path, quick):
   """A finished point is not trained again, so its figure would be one of other examples."""
-  (found,) = points("row=[softmax]", seeds=1)
-  assert train_points([found], tmp_path, Silent())
-  writing.measure_methods([found], {}, str(tmp_path))
-  path = tmp_path / found.name / "environment.json"
+  (point,) = points("row=[softmax]", seeds=1)
+  assert train_points([point], tmp_path, Silent())
+  writing.measure_methods([point], {}, str(tmp_path))
+  path = tmp_path / point.name / "environment.json"
   path.write_text(path.read_text().replace('"fingerprint": "', '"fingerprint": "0'))
   with pytest.raises(ConfigError, match=r"data\.source='digits' has changed since .*_seed-0"):
-    writing.measure_methods([found], {}, str(tmp_path))
+    writing.measure_methods([point], {}, str(tmp_path))
 
 
 def test_a_missing_extra_is_named_before_the_training(tmp_path, monkeypatch):
@@ -78,55 +79,55 @@ def test_a_missing_extra_is_named_before_the_training(tmp_path, monkeypatch):
 
 
 def test_each_point_is_trained_once_and_skipped_afterwards(tmp_path, quick):
-  found, show = points(), Silent()
-  assert train_points(found, tmp_path, show)
+  planned, show = points(), Silent()
+  assert train_points(planned, tmp_path, show)
   names = ["softmax_seed-0", "fnet_seed-0", "softmax_seed-1", "fnet_seed-1"]
   assert quick == names
   assert show.states == [(name, State.DONE) for name in names]
-  assert train_points(found, tmp_path, show) and quick == names
+  assert train_points(planned, tmp_path, show) and quick == names
   assert train_points(points(seeds=3), tmp_path, show)  # more seeds of these methods
   assert quick == [*names, "softmax_seed-2", "fnet_seed-2"]
   assert not list(tmp_path.rglob("*.lock"))
 
 
 def test_points_that_another_process_trains_are_left_to_it(tmp_path, quick, monkeypatch):
-  found, show = points(seeds=1), Silent()
-  busy = tmp_path / found[0].name
+  planned, show = points(seeds=1), Silent()
+  busy = tmp_path / planned[0].name
   busy.mkdir()
   other = lock.Lock(busy, lock.POINT)
   other.acquire()
 
   def finish_elsewhere(_):
     assert quick == ["fnet_seed-0"]
-    trained.wd.write_json(busy, POINT, {"config": trained.wd.to_plain(found[0].config)})
-    phases.train(found[0].config, busy)
+    trained.wd.write_json(busy, POINT, {"config": trained.wd.to_plain(planned[0].config)})
+    phases.train(planned[0].config, busy)
     quick.pop()
     other.release()
 
   monkeypatch.setattr(time, "sleep", finish_elsewhere)
-  assert train_points(found, tmp_path, show)
+  assert train_points(planned, tmp_path, show)
   assert quick == ["fnet_seed-0"]
   assert (
     show.states
     == [
-      *((found[0].name, State.BUSY), (found[1].name, State.DONE)),
-      *((found[0].name, State.BUSY), (found[0].name, State.DONE)),
+      *((planned[0].name, State.BUSY), (planned[1].name, State.DONE)),
+      *((planned[0].name, State.BUSY), (planned[0].name, State.DONE)),
     ][: len(show.states)]
   )
 
 
 def test_a_point_waits_for_a_training_by_hand(tmp_path, quick, monkeypatch):
-  (found,) = points("row=[softmax]", seeds=1)
+  (point,) = points("row=[softmax]", seeds=1)
 
   def refuse(*_, **__):
     raise lock.WorkdirInUseError("in use")
 
   monkeypatch.setattr(phases, "train", refuse)
-  assert trained._train_point(found, tmp_path, Silent()) is State.BUSY
+  assert trained._train_point(point, tmp_path, Silent()) is State.BUSY
 
 
 def test_a_loss_that_is_not_finite_is_a_result(tmp_path, quick, monkeypatch):
-  found, train = points(seeds=1), phases.train
+  planned, train = points(seeds=1), phases.train
 
   def diverge(config, workdir, **more):
     if config.model.token_mixer.name == "softmax":
@@ -134,11 +135,11 @@ def test_a_loss_that_is_not_finite_is_a_result(tmp_path, quick, monkeypatch):
     return train(config, workdir, **more)
 
   monkeypatch.setattr(phases, "train", diverge)
-  assert train_points(found, tmp_path, Silent())
-  outcomes = [trained.read_outcome(point, tmp_path) for point in found]
-  assert [each.problem for each in outcomes] == ["loss is nan at step 3", ""]
+  assert train_points(planned, tmp_path, Silent())
+  outcomes = [trained.read_outcome(point, tmp_path) for point in planned]
+  assert [outcome.problem for outcome in outcomes] == ["loss is nan at step 3", ""]
   monkeypatch.setattr(phases, "train", None)  # neither point is trained again
-  assert train_points(found, tmp_path, Silent())
+  assert train_points(planned, tmp_path, Silent())
 
 
 def test_a_stop_ends_the_sweep(tmp_path, quick, monkeypatch):
@@ -201,8 +202,8 @@ def test_without_a_terminal_a_sweep_prints_one_line_for_a_point(tmp_path, quick,
 
 
 def test_a_terminal_shows_the_table_over_itself(tmp_path, quick):
-  found = points(seeds=1)
-  live = Live(found, tmp_path, "top1")
+  planned = points(seeds=1)
+  live = Live(planned, tmp_path, "top1")
   written = []
 
   class Terminal:
@@ -210,7 +211,7 @@ def test_a_terminal_shows_the_table_over_itself(tmp_path, quick):
     write = staticmethod(written.append)
 
   live._terminal = Terminal
-  assert train_points(found, tmp_path, live)
+  assert train_points(planned, tmp_path, live)
   tables = [text for text in written if "points" in text]
   assert not tables[0].startswith("\033[4A") and tables[1].startswith("\033[4A\r\033[J")
   assert "softmax   1/1" in tables[-1]
@@ -256,36 +257,36 @@ def test_a_sweep_over_folds_predicts_every_example(tmp_path, capsys):
   command += [f"--workdir={tmp_path / 'folds'}", f"--out={tmp_path / 'out'}"]
   assert main(command) == 0
   runs_of = [tmp_path / "folds" / f"softmax_fold-{fold}_seed-0" for fold in range(2)]
-  found = []
+  rows = []
   for workdir in runs_of:
     vitx.evaluate(workdir, predictions=tmp_path / "p.csv", trust_code=True)
     with open(tmp_path / "p.csv", newline="") as file:
-      found += list(csv.DictReader(file))
-  assert len({row["name"] for row in found}) == len(found) == 1438  # the digits' train
-  labels, guess = ([row[name] for row in found] for name in ("label", "prediction"))
+      rows += list(csv.DictReader(file))
+  assert len({row["name"] for row in rows}) == len(rows) == 1438  # the digits' train
+  labels, guess = ([row[name] for row in rows] for name in ("label", "prediction"))
   text = (tmp_path / "out" / "folds" / "table.md").read_text()
-  line = next(each for each in text.split("## Out of fold")[1].splitlines() if "softmax" in each)
+  line = next(line for line in text.split("## Out of fold")[1].splitlines() if "softmax" in line)
   assert "| 1,438 |" in line and f"{metrics.accuracy_score(labels, guess):.2%} (" in line
   assert f"{metrics.f1_score(labels, guess, average='macro'):.2%} (" in line
   assert "Out of fold" in capsys.readouterr().out
 
 
 def test_a_sweep_reads_the_code_that_its_command_names(tmp_path, quick):
-  (own,) = points(f"token_mixer=[{MINE}]", seeds=1)
-  assert train_points([own], tmp_path, Silent())
+  (point,) = points(f"token_mixer=[{MINE}]", seeds=1)
+  assert train_points([point], tmp_path, Silent())
   with registry.trusting(None):
     with pytest.raises(ConfigError, match="trust_code"):
-      read_curves([str(tmp_path / own.name)])
-    writing.measure_methods([own], {}, str(tmp_path))
-    assert read_curves([str(tmp_path / own.name)])[1] == "top1"
+      read_curves([str(tmp_path / point.name)])
+    writing.measure_methods([point], {}, str(tmp_path))
+    assert read_curves([str(tmp_path / point.name)])[1] == "top1"
 
 
 def test_a_sweep_without_all_folds_pools_none():
   config = SimpleNamespace(data=SimpleNamespace(folds=3))
-  own = [trained.Point(f"a_fold-{f}", "a", 0, config, f) for f in range(2)]
+  folds = [trained.Point(f"a_fold-{f}", "a", 0, config, f) for f in range(2)]
   outcomes = [Outcome("a", 0, fold=f) for f in range(2)]
-  assert pool_folds(own, outcomes, "x") == []
-  assert pool_folds(points(), [Outcome("a", 0)] * 4, "x") == []
+  assert pool_folds(writing.group_folds(folds, outcomes, "x")) == []
+  assert pool_folds(writing.group_folds(points(), [Outcome("a", 0)] * 4, "x")) == []
 
 
 def test_only_rows_have_published_figures(quick, monkeypatch):
@@ -303,12 +304,12 @@ def test_curves_are_read_from_runs_and_sweeps(tmp_path, quick, capsys):
   assert train_points(points(), tmp_path / "sweep", Silent())
   alone = shutil.copytree(tmp_path / "sweep" / "fnet_seed-1", tmp_path / "vanilla_w96_d8")
   (alone / POINT).unlink()
-  begun = find_runs([tmp_path / "sweep", alone])
-  assert [Path(run).name for run in begun[:2]] == ["fnet_seed-0", "fnet_seed-1"] and len(begun) == 5
+  paths = find_runs([tmp_path / "sweep", alone])
+  assert [Path(run).name for run in paths[:2]] == ["fnet_seed-0", "fnet_seed-1"] and len(paths) == 5
   (tmp_path / "sweep" / "claimed").mkdir()
   trained.wd.write_json(tmp_path / "sweep" / "claimed", POINT, {"config": {}})  # it has not begun
-  assert find_runs([tmp_path / "sweep", alone]) == begun
-  curves, figure = read_curves(begun)
+  assert find_runs([tmp_path / "sweep", alone]) == paths
+  curves, figure = read_curves(paths)
   methods = [curve.method for curve in curves[2:]]
   assert figure == "top1" and methods == ["softmax", "softmax", "vanilla_w96_d8"]
   assert curves[0].loss == {4: 1.0} and curves[0].figure == {4: 0.6}
@@ -327,19 +328,19 @@ def test_curves_of_equal_names_stay_apart(tmp_path, quick):
   """The runs of two sweeps are no further seeds of one method, and no run counts twice."""
   assert train_points(points("row=[fnet]"), tmp_path / "short", Silent())
   shutil.copytree(tmp_path / "short", tmp_path / "long")
-  begun = find_runs([tmp_path / "short", tmp_path / "long", tmp_path / "short" / "fnet_seed-0"])
+  paths = find_runs([tmp_path / "short", tmp_path / "long", tmp_path / "short" / "fnet_seed-0"])
   names = ["short/fnet", "short/fnet", "long/fnet", "long/fnet"]
-  assert [curve.method for curve in read_curves(begun)[0]] == names
+  assert [curve.method for curve in read_curves(paths)[0]] == names
 
 
 @pytest.mark.slow  # traces two phases several times
 def test_a_point_of_several_phases_is_done_after_the_last(tmp_path, monkeypatch, uncleared):
-  taken = {"a": 3.0, "b": 4.5}
+  seconds = {"a": 3.0, "b": 4.5}
 
   def train(config, workdir, **_):
     assert not trained.is_done(whole)
     (Path(workdir) / "checkpoints" / "4").mkdir(parents=True)
-    figures = {"step": 4, "top1": 0.5, "time": {"seconds": taken[Path(workdir).name]}}
+    figures = {"step": 4, "top1": 0.5, "time": {"seconds": seconds[Path(workdir).name]}}
     rows = [json.dumps({"kind": kind, **figures}) for kind in ("validation", "test")]
     (Path(workdir) / "metrics.jsonl").write_text("\n".join(rows) + "\n")
     return Result(str(workdir), 4, True)
@@ -414,10 +415,10 @@ def test_a_killed_and_shared_sweep_gives_equal_results(tmp_path, monkeypatch, ca
     killed.communicate()
     assert killed.returncode == -signal.SIGKILL
 
-  def train_beside_another(*given):
+  def train_beside_another(*arguments):
     others.append(start(workdir, tmp_path / "other"))
     wait_for(lambda: trained.is_done(str(workdir / "fnet_seed-1")), others[0])
-    return train(*given)
+    return train(*arguments)
 
   monkeypatch.setattr(trained, "_train", train_beside_another)
   capsys.readouterr()
@@ -427,6 +428,6 @@ def test_a_killed_and_shared_sweep_gives_equal_results(tmp_path, monkeypatch, ca
   assert trained_by == [["fnet_seed-0"], ["fnet_seed-1"]]
   assert results(tmp_path / "own") == results(tmp_path / "other") == results(tmp_path / "out")
   assert not (tmp_path / "killed").exists()
-  for left in workdir.rglob("*.lock"):  # of the process that was killed
-    with lock.hold(left.parent, left.name):
+  for path in workdir.rglob("*.lock"):  # of the process that was killed
+    with lock.hold(path.parent, path.name):
       pass

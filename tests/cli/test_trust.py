@@ -112,7 +112,7 @@ FIELDS = {
   "spaces": {"model": {"token_mixer": {"name": "their mixer:!"}}},
   "optimizer": {"optimizer": {"name": "theirs:Mixer"}},
   "source": {"data": {"source": "theirs:Mixer"}},
-  "source_of_vitx": {"data": {"source": "vitx.training.record.provenance:subprocess"}},
+  "source_of_vitx": {"data": {"source": "vitx.runtime.environment:subprocess"}},
   "validation_choice": {"data": {"validation_choice": "theirs:Mixer"}},
   "phase": {"phases": {"a": {"model": {"token_mixer": "theirs:Mixer"}}}},
 }

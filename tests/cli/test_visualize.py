@@ -1,6 +1,7 @@
 """The command that draws figures, from a config and from a run."""
 
 import csv
+import functools
 
 import numpy as np
 import pytest
@@ -17,9 +18,10 @@ from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.data.sources import open_source
-from vitx.inference import visualize as command
 from vitx.inference.visualize import Options, open_subject, visualize
-from vitx.training.trial import complete_config, count_training_flops
+from vitx.sweeps import results as sweep
+from vitx.tasks.settle import complete_config
+from vitx.training.trial import count_training_flops
 
 NARROW = "model.width=16,model.depth=1,model.num_heads=2,model.mlp_dim=16"
 PIXELS = f"{NARROW},stem=linear,stem.patch=1,augment.rotate=0.0,augment.pad_crop=0"
@@ -160,10 +162,11 @@ def test_image_files_have_the_maps_of_the_data_set(finished_run, tmp_path):
 @pytest.mark.slow  # compiles the training steps of two rows
 def test_the_memory_of_a_sweep_is_compiled_by_row(tmp_path):
   results = tmp_path / "two.csv"
+  measure = functools.partial(sweep.measure_sweep, results)
   results.write_text(
     "method,seed,problem,test_top1\nsoftmax,0,,0.5\nsoftmax,1,,0.7\nfnet,0,,0.4\nfnet,1,lost,\n"
   )
-  picture, table = visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS}")
+  picture, table = visualize("memory", tmp_path, results=measure, config=f"digits:{PIXELS}")
   assert picture.name == "memory_two.png" and picture.exists()
   head, softmax, fnet = read(table)
   assert head == ["method", "runs", "gigabytes", "test_top1"]
@@ -171,7 +174,7 @@ def test_the_memory_of_a_sweep_is_compiled_by_row(tmp_path):
   assert fnet[:2] == ["fnet", "1"] and 0 < float(fnet[2]) < float(softmax[2])
   results.write_text("method,seed,problem,test_top1\nsofmax,0,,0.5\n")
   with pytest.raises(ConfigError, match="Did you mean 'softmax'"):
-    visualize("memory", tmp_path, results=str(results), config="digits")
+    visualize("memory", tmp_path, results=measure, config="digits")
 
 
 def test_a_test_figure_of_zero_is_a_result(tmp_path):
@@ -184,15 +187,15 @@ def test_a_test_figure_of_zero_is_a_result(tmp_path):
 
 def test_a_config_that_differs_from_the_runs_is_refused(tmp_path, monkeypatch):
   """The results contain the cost of a step, so a config that lacks an override is noticed."""
-  monkeypatch.setattr(command, "measure_training_bytes", lambda config: 10**6)
+  monkeypatch.setattr(sweep, "measure_training_bytes", lambda config: 10**6)
   results = tmp_path / "one" / "runs.csv"  # the picture has the name of the design
   results.parent.mkdir()
   flops = count_training_flops(complete_config(load_config(f"digits:softmax,{PIXELS}")))
   results.write_text(f"method,seed,steps,flops,test_top1\nsoftmax,0,10,{10 * flops},0.5\n")
-  picture, _ = visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS}")
-  assert picture.name == "memory_one.png"
+  measured = sweep.measure_sweep(results, f"digits:{PIXELS}")
+  assert measured.gigabytes == {"softmax": 1e-3} and measured.name == "memory_one"
   with pytest.raises(ConfigError, match=r"GFLOP.*give the overrides that"):
-    visualize("memory", tmp_path, results=str(results), config=f"digits:{PIXELS},batch_size=4")
+    sweep.measure_sweep(results, f"digits:{PIXELS},batch_size=4")
 
 
 def test_a_confusion_of_many_classes_prints_its_ten_most_frequent(tmp_path, capsys):

@@ -1,7 +1,6 @@
 """Every config field is declared once, with its default, type, range and meaning."""
 
 import dataclasses
-import re
 
 import pytest
 from ml_collections import ConfigDict
@@ -11,8 +10,8 @@ from vitx.config import default_config, fields, with_overrides
 from vitx.config.checks import PositiveInt, check_value
 from vitx.config.describe import describe
 from vitx.config.errors import ConfigError
-from vitx.config.fields import check_config, declarations, default_of, named_choices, suggest
-from vitx.config.registry import import_name
+from vitx.config.fields import declarations, default_of, named_choices, read_settings, suggest
+from vitx.config.registry import TABLES, table_of
 
 NAN = float("nan")
 
@@ -30,7 +29,7 @@ def config(path, value):
 
 
 def test_the_defaults_pass():
-  check_config(default_config())
+  read_settings(default_config())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,7 @@ def test_the_defaults_pass():
 )
 def test_a_value_out_of_range_is_named_in_one_line(path, value):
   with pytest.raises(ConfigError) as error:
-    check_config(config(path, value))
+    read_settings(config(path, value))
   assert f"{path}={value!r}" in str(error.value) and "\n" not in str(error.value)
 
 
@@ -62,10 +61,10 @@ def test_a_check_passes_or_names_the_field(path):
 def test_every_default_equals_its_declaration():
   defaults = flatten({key: value for key, value in default_config().to_dict().items()})
   choices = {path for path in defaults if path.split(".")[0] in (*named_choices(), "phases")}
-  assert defaults.keys() - choices == declarations().keys() - named_choices().keys() - {"phases"}
+  assert defaults.keys() - choices == declarations().keys() - named_choices() - {"phases"}
   for path in declarations():
     value = fields.find(default_config(), path)
-    value = value.to_dict() if isinstance(value, ConfigDict) else value
+    value = fields.Group(value) if isinstance(value, ConfigDict) else value
     assert value == default_of(path) and type(value) is type(default_of(path)), path
 
 
@@ -93,7 +92,7 @@ def test_one_line_declares_a_field(monkeypatch):
 
 
 def test_other_names_lead_to_a_field():
-  known = declarations().keys() | named_choices().keys()
+  known = {*declarations(), *named_choices()}
   for path, field in declarations().items():
     section = path.removesuffix(field.name)
     for alias, below in field.metadata.get("aliases", {}).items():
@@ -101,8 +100,7 @@ def test_other_names_lead_to_a_field():
 
 
 def test_tables_of_named_choices_exist():
-  for path, choice in named_choices().items():
-    assert default_of(path)["name"] in import_name(choice.name), path
-  for path in ("data.source", "data.validation_choice"):
-    notes = str(declarations()[path].type)
-    assert import_name(re.search(r"name='([^']*)'", notes)[1]), path
+  for path in named_choices():
+    assert default_of(path)["name"] in table_of(path), path
+  registered = {path for path, field in declarations().items() if "Registered" in str(field.type)}
+  assert registered <= TABLES.keys() and all(map(table_of, TABLES))

@@ -54,7 +54,7 @@ def test_untrusted_names_are_not_imported():
       lookup(MIXERS, "evil_code:Mixer", "token_mixer")
     # A foreign object that one of vitx's modules has imported.
     with pytest.raises(ConfigError, match=r"subprocess\.run.*trust_code=True"):
-      lookup({"f": print}, "vitx.training.record.provenance:subprocess.run", "schedule")
+      lookup({"f": print}, "vitx.runtime.environment:subprocess.run", "schedule")
     with trusting(True), trusting(False):  # a context that trusts is kept
       assert lookup(MIXERS, "own_code:Mixer", "token_mixer")
   with pytest.raises(SystemExit, match="evil was imported"):

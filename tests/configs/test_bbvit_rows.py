@@ -21,8 +21,7 @@ from vitx.attention import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.models import model_from_config
 from vitx.ops.layout import TokenLayout
-from vitx.training.experiment import resolve
-from vitx.training.trial import complete_config
+from vitx.tasks.settle import complete_config, resolve
 
 LAYOUT = TokenLayout((23, 23), prefix=1)
 COUNTS = {

@@ -9,7 +9,7 @@ from tests.slow import all_but
 from vitx.config import with_overrides
 from vitx.models import model_from_config, token_layout
 from vitx.ops.layout import TokenLayout
-from vitx.training.trial import complete_config
+from vitx.tasks.settle import complete_config
 
 # Parameters of the backbone, with DINOv2's token for a hidden patch, as its authors count.
 BACKBONES = {"dinov2_s": 22_056_576, "dinov2_b": 86_580_480}

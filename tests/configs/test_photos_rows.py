@@ -10,10 +10,10 @@ from tests.slow import all_but
 from tests.test_folder_end_to_end import draw
 from vitx.config.errors import ConfigError
 from vitx.interop.transfer import transfer
+from vitx.tasks.settle import complete_config
 from vitx.training import phases
 from vitx.training.experiment import make_experiment
 from vitx.training.parameters import parameter_names
-from vitx.training.trial import complete_config
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +39,11 @@ def test_a_small_folder_gets_enough_steps_and_log_lines(folder, row, parameters,
   assert count_by_layers(complete_config(config)) == parameters
   shallow = f"{row},dataset=folder:{folder},model.depth=1,data.memory=never"
   experiment = make_experiment(photos.get_config(shallow))
-  config, steps = experiment.config, experiment.total_steps
+  config, steps = experiment.settings, experiment.total_steps
   assert (config.batch_size, steps) == (16, shown)
   assert 3 <= experiment.steps_per_epoch < 4  # the batch has the smallest size
-  assert sum(experiment.is_due(step, config.log_every) for step in range(1, steps + 1)) >= 20
-  assert sum(experiment.is_due(step, config.evaluation.every) for step in range(1, steps + 1)) == 20
+  assert sum(experiment.is_due(step, "log_every") for step in range(1, steps + 1)) >= 20
+  assert sum(experiment.is_due(step, "evaluation.every") for step in range(1, steps + 1)) == 20
   names = set(parameter_names(experiment.named_shapes().params))
   learned = {name.split("/")[0] for name in names - experiment.step.frozen}
   assert (learned == {"head"}) == (row == "frozen")
@@ -54,11 +54,11 @@ def test_pretraining_takes_all_training_images_and_fills_the_body(folder):
   """Phase 2 learns from half of the labels; neither phase trains on a test image."""
   text = f"pretrain,dataset=folder:{folder},model.depth=1,data.fraction=0.5"
   before, after = phases.check(photos.get_config(text), "runs/photos")
-  assert (before.config.task.name, after.config.task.name) == (
+  assert (before.settings.task.name, after.settings.task.name) == (
     "masked_autoencoder",
     "classification",
   )
-  assert after.config.init_from == "runs/photos/phase1" and not before.config.init_from
+  assert after.settings.init_from == "runs/photos/phase1" and not before.settings.init_from
   assert (len(before.examples.train), len(after.examples.train)) == (51, 27)
   held_out = {after.source.test.name(i) for i in range(len(after.source.test))}
   trained = {before.source.train.name(i) for i in range(len(before.source.train))}
@@ -81,7 +81,7 @@ def test_pretraining_works_on_images_without_labels(folder, tmp_path):
   config = photos.get_config(f"{text},phases.phase1.data.source=folder:{tmp_path}")
   before, after = phases.check(config, "runs/photos")
   assert before.source.info.class_names is None and set(before.task.element_spec) == {"image"}
-  assert before.config.model.num_classes == 1 and after.config.model.num_classes == 3
+  assert before.settings.model.num_classes == 1 and after.settings.model.num_classes == 3
   with pytest.raises(
     ConfigError, match=r"phases\.phase2: .* no array 'label', but the task 'classification'"
   ):

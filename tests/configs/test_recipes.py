@@ -5,12 +5,7 @@ import numpy as np
 import pytest
 
 from configs import cifar10, imagenet, small_data
-from tests.configs.test_vix_rows import (
-  SOURCES,
-  check_step,
-  count_by_layers,
-  source_of,
-)
+from tests.configs.test_vix_rows import SOURCES, check_step, count_by_layers, source_of
 from tests.slow import all_but
 from vitx.analysis import cost
 from vitx.analysis.counting import count
@@ -19,9 +14,9 @@ from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec
 from vitx.models import model_from_config
 from vitx.tasks import build_task
-from vitx.training.experiment import resolve
+from vitx.tasks.settle import complete_config, resolve
 from vitx.training.optim.schedules import make_schedule
-from vitx.training.trial import complete_config, make_training_step
+from vitx.training.trial import make_training_step
 
 COUNTS = {
   (cifar10, "vit"): 591_946,

@@ -9,8 +9,9 @@ from tests.configs.test_vix_rows import check_step, count_by_layers, info_of
 from tests.runs import replace
 from tests.slow import all_but
 from vitx.analysis.counting import count
+from vitx.config.fields import change
 from vitx.models import initialize, model_from_config
-from vitx.training.experiment import resolve
+from vitx.tasks.settle import resolve
 
 # Counts of all parameters, as the blog prints them.
 COUNTS = {
@@ -91,8 +92,7 @@ def test_a_step_has_the_expected_gradients(row):
   # Without skips the tokens of a second layer are alike, and its queries hardly matter.
   depth = 1 if row.startswith("skipless") else 2
   config = resolve(small(row, f"model.depth={depth}"), info_of("cifar10", 10, (32, 32), 3))
-  with config.unlocked():
-    config.data.image_size = config.data.decode_size = 16
+  config = change(config, {"data.image_size": 16, "data.decode_size": 16})
   zeros = {".*token_mixer/key/bias": "softmax sees no shift of a query's logits"}
   check_step(config, zeros)
 

@@ -10,8 +10,7 @@ from tests.slow import all_but
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.tasks import build_task, task_class
 from vitx.tasks.density import Density
-from vitx.training.experiment import resolve
-from vitx.training.trial import complete_config
+from vitx.tasks.settle import complete_config, resolve
 
 COUNTS = {
   ("cifar10", "strided"): 59_196_928,
@@ -86,7 +85,7 @@ def test_extrapolated_counts_of_music_are_near_the_published_ones(row, most):
 def test_a_summary_needs_no_data(name, row):
   task = build_task(complete_config(get_config(name, row)))
   assert task.length == {"cifar10": 3072, "enwik8": 12288}[name]
-  assert task.unit == {"cifar10": "dim", "enwik8": "byte"}[name]
+  assert task.figures[0].title() == {"cifar10": "bits/dim", "enwik8": "bits/byte"}[name]
 
 
 def test_the_released_cycle_of_the_largest_begins_with_a_local_layer():

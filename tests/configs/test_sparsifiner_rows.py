@@ -125,7 +125,7 @@ def test_a_small_row_takes_the_weights_of_its_dense_network(row):
   assert list(phases) == ["phase0", *(["phase1"] if "keep" in row else []), "phase2"]
   params = []
   for phase in (phases["phase0"], phases["phase2"]):
-    model = model_from_config({**phase.model.to_dict(), "num_classes": 10})
+    model = model_from_config({**phase.model, "num_classes": 10})
     images = jnp.zeros((1, 8 if "digits" in row else 32, 8 if "digits" in row else 32, 3))
     init = lambda key, model=model, x=images: initialize(model, key, x, train=False)  # noqa: E731
     shapes = jax.eval_shape(init, jax.random.key(0))["params"]

@@ -12,11 +12,12 @@ import pytest
 
 from tests.slow import all_but
 from vitx.analysis.counting import count
-from vitx.config import default_config, with_overrides
+from vitx.config.fields import AugmentSettings, change, read_settings
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.models import model_from_config
 from vitx.tasks import build_task
-from vitx.training.experiment import resolve
+from vitx.tasks.base import init_variables
+from vitx.tasks.settle import resolve
 from vitx.training.optim.optimizers import make_optimizer
 from vitx.training.parameters import parameter_names
 
@@ -236,13 +237,13 @@ def check_step(config, zeros, *, whole=False):
   and the optimizer's updates are compiled too; they take long and serve many rows.
   """
   if not whole:
-    config.augment.update(default_config().augment)
+    config = change(read_settings(config), {"augment": AugmentSettings()})
   task, models, random = build_task(config), networks(config), np.random.default_rng(0)
   size, classes = config.data.image_size, config.model.num_classes
   image = random.integers(0, 256, (2, size, size, 3), np.uint8)
   label = random.integers(0, classes, 2, np.int32)
   batch = {"image": image, "label": label, "index": np.arange(2, dtype=np.int32)}
-  state = drawn(jax.eval_shape(task.init, jax.random.key(0), batch))
+  state = drawn(jax.eval_shape(lambda key: init_variables(task, key), jax.random.key(0)))
   params = state.pop("params")
   optimizer = make_optimizer(config, params)
 
@@ -272,8 +273,8 @@ def check_step(config, zeros, *, whole=False):
 
 def count_by_layers(config):
   """Counts a row's parameters from two shallow networks, since each further layer adds as many."""
-  depth = config.model.depth
-  one, two = (count(with_overrides(config, f"model.depth={layers}")).total for layers in (1, 2))
+  settings, depth = read_settings(config), config.model.depth
+  one, two = (count(change(settings, {"model.depth": layers})).total for layers in (1, 2))
   return one + (depth - 1) * (two - one)
 
 

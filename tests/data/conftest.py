@@ -1,13 +1,10 @@
 """Small real sets: the digits, prepared once per run, and folders of drawn images."""
 
-import dataclasses
-
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 from PIL import Image
 
-from vitx.config.fields import DataSettings
+from vitx.config.fields import DataSettings, read_fields
 
 
 @pytest.fixture(scope="session")
@@ -21,9 +18,7 @@ def make_data():
   """Returns a function from changed fields to a config's `data`."""
 
   def make(**changes):
-    fields = dataclasses.asdict(DataSettings())
-    splits = fields.pop("splits") | changes.pop("splits", {})
-    return ConfigDict(fields | {"splits": splits} | changes)
+    return read_fields(DataSettings, changes)
 
   return make
 

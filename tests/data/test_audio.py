@@ -9,6 +9,7 @@ from absl import logging
 
 from tests.data.examples import names, roles
 from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.fields import change
 from vitx.data.mu_law import mu_law_decode, mu_law_encode
 from vitx.data.sources import open_dataset, open_source
 from vitx.data.wav import read_head
@@ -135,7 +136,7 @@ def test_folders_may_be_splits(tmp_path, make_data, caplog):
   np.testing.assert_allclose(sound, tone(pitch=500), atol=0.02)
   assert "skipped 1 WAV files outside of the splits: beside.wav" in caplog.text
   (tmp_path / "train").rename(tmp_path / "piano")
-  data.splits.train = "piano"
+  data = change(data, {"splits.train": "piano"})
   assert open_source(data, seed=0).train.name(0) == "piano/deep/a.wav"
 
 

@@ -6,6 +6,7 @@ from PIL import Image
 
 from tests.data.examples import names, roles
 from vitx.config.errors import ConfigError
+from vitx.config.fields import change
 from vitx.data.sources import open_source
 
 
@@ -38,7 +39,7 @@ def test_a_test_split_without_labels_is_not_used(splits, make_data, draw):
   draw(splits / "test" / "0.png")
   data = make_data(source=f"folder:{splits}")
   assert names(open_source(data, seed=0).test)[0].startswith("val/")
-  data.splits.test = "test"
+  data = change(data, {"splits.test": "test"})
   with pytest.raises(ConfigError, match=r"'test'.*has no labels"):
     open_source(data, seed=0)
 
@@ -101,10 +102,7 @@ def test_the_config_states_how_images_are_read(folder, make_data, draw):
   ]
   for fields, message in (
     (dict(channels=2), r"data\.channels=2 is unknown.*1, 3, 4"),
-    (
-      dict(value_range=(4095, 0)),
-      r"data\.value_range=\(4095, 0\): black must be",
-    ),
+    (dict(value_range=(4095, 0)), r"data\.value_range=\(4095, 0\): black must be"),
   ):
     with pytest.raises(ConfigError, match=message):
       read(**fields)

@@ -5,6 +5,7 @@ import pytest
 
 from tests.data.examples import Rows, names, roles
 from vitx.config.errors import ConfigError, UnreadableError
+from vitx.config.fields import change
 from vitx.data import in_memory
 from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Dataset, DatasetInfo
@@ -40,7 +41,7 @@ def test_an_unreadable_file_is_named_or_left_out(damage, folder, make_data, capl
   with pytest.raises(ConfigError, match=r"cat/3\.png cannot be read"):
     for examples in roles(open_source(data, seed=0)):
       in_memory.keep(examples, transform=ResizeImages(8), memory="always", threads=2)
-  data.on_unreadable = "skip"
+  data = change(data, {"on_unreadable": "skip"})
   source = open_source(data, seed=0)
   assert source.unreadable == ("cat/3.png",)
   assert "skipped 1 of 35 examples of 'train', which cannot be read:\n" in caplog.text

@@ -86,9 +86,9 @@ def test_a_validation_split_that_the_config_names_is_not_test(make_data):
     ({"test": 3}, r"data\.splits\.test=3"),
   ],
 )
-def test_unsuitable_splits_are_refused(fields, message):
+def test_unsuitable_splits_are_refused(fields, message, make_data):
   with pytest.raises(ConfigError, match=message):
-    splits.find_splits(fake("train", "test", unlabeled=("blind",)), fields)
+    splits.assign(fake("train", "test", unlabeled=("blind",)), make_data(splits=fields), 0)
 
 
 def test_validation_is_carved_balanced_disjoint_and_fixed_by_the_seed(make_data):

@@ -10,8 +10,9 @@ from sklearn.datasets import load_digits
 
 from tests.data.examples import roles
 from vitx.config.errors import ConfigError
+from vitx.config.fields import change
 from vitx.data.builders import BUILDERS
-from vitx.data.builders.digits.digits_dataset_builder import Builder, _png
+from vitx.data.builders.digits.digits_dataset_builder import Digits, _png
 from vitx.data.dataset import ArraySpec
 from vitx.data.sources import open_source, tfds_dir
 
@@ -83,11 +84,12 @@ def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch
 
 READ_AND_PREPARE = """
 import sys
+from vitx.config.fields import DataSettings
 from vitx.data import batches, sources
 from vitx.data.images import statistics
 from vitx.data.images.resizing import ResizeImages
 
-data = {"data_dir": sys.argv[1]}
+data = DataSettings(data_dir=sys.argv[1])
 source = sources.open_source(data, 0)
 statistics.statistics(data, source.info, source.train)
 made = batches.TrainBatches(
@@ -132,7 +134,7 @@ def test_reading_imports_no_tensorflow_and_two_processes_prepare_the_digits_at_o
 
 
 def test_a_second_process_uses_the_digits_of_the_first(tmp_path, monkeypatch):
-  generators, others = Builder._split_generators, []
+  generators, others = Digits._split_generators, []
 
   def overtaken(self, dl_manager):
     if not others:
@@ -140,7 +142,7 @@ def test_a_second_process_uses_the_digits_of_the_first(tmp_path, monkeypatch):
       others.append(DIGITS.prepare(tmp_path))  # ends before this one renames its directory
     return generators(self, dl_manager)
 
-  monkeypatch.setattr(Builder, "_split_generators", overtaken)
+  monkeypatch.setattr(Digits, "_split_generators", overtaken)
   assert DIGITS.prepare(tmp_path) == others[1]
   assert os.listdir(tmp_path / "digits") == ["1.0.0"]
 
@@ -168,7 +170,7 @@ def test_splits_may_be_sliced_and_joined(shapes_dir, make_data):
   data = make_data(source="tiny_shapes", data_dir=str(shapes_dir), splits=splits)
   source = open_source(data, seed=0)
   assert list(map(len, roles(source))) == [20, 10, 20]
-  data.splits.validation = "train[40%:60%]"
+  data = change(data, {"splits.validation": "train[40%:60%]"})
   with pytest.raises(
     ConfigError, match=r"data\.splits\.validation='train\[40%:60%\]' shares examples"
   ):

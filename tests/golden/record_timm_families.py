@@ -18,13 +18,7 @@ from timm.models.xcit import XCA
 
 # timm's vit_small_patch14_dinov2 with other sizes.
 DINOV2 = dict(
-  img_size=42,
-  patch_size=14,
-  num_classes=0,
-  embed_dim=12,
-  depth=2,
-  num_heads=3,
-  init_values=1e-5,
+  img_size=42, patch_size=14, num_classes=0, embed_dim=12, depth=2, num_heads=3, init_values=1e-5
 )
 
 

@@ -10,20 +10,13 @@ from transformers import (
   NystromformerConfig,
   SwinConfig,
 )
-from transformers.models.big_bird.modeling_big_bird import (
-  BigBirdBlockSparseAttention,
-  BigBirdModel,
-)
+from transformers.models.big_bird.modeling_big_bird import BigBirdBlockSparseAttention, BigBirdModel
 from transformers.models.fnet.modeling_fnet import FNetBasicFourierTransform
 from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
 from transformers.models.nystromformer.modeling_nystromformer import NystromformerSelfAttention
 from transformers.models.swin.modeling_swin import SwinLayer
 
-COMMON = {
-  "hidden_size": WIDTH,
-  "num_attention_heads": HEADS,
-  "attention_probs_dropout_prob": 0.0,
-}
+COMMON = {"hidden_size": WIDTH, "num_attention_heads": HEADS, "attention_probs_dropout_prob": 0.0}
 BLOCK, RANDOM, DRAWS = 4, 2, 400
 
 

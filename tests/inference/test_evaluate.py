@@ -20,6 +20,7 @@ from tests.cli import density_models
 from vitx.checkpoints.workdir import find_places
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
+from vitx.config.fields import SplitSettings
 from vitx.data.sources import open_source
 from vitx.inference.evaluate import evaluate
 
@@ -257,16 +258,15 @@ def test_other_classes_or_channels_are_refused(run, exported, run_copy, capsys):
   assert main(command) == 1
   error = capsys.readouterr().err
   assert "not in the source: ['9']; not in the model: ['ten']" in error
-  loaded = vitx.load(run_copy)
-  loaded.config.data.update(channels=3, source="folder:of_color")
+  color = {"data.channels": 3, "data.source": "folder:of_color"}
+  loaded = runs.change_settings(vitx.load(run_copy), color)
   with pytest.raises(ConfigError, match="images of 1 channels; the model takes 3"):
     evaluate(loaded, source="digits")
 
 
 def test_another_source_is_not_divided_as_the_run(run, exported):
-  loaded = vitx.load(run[0])
-  choice = "sparse_transformer_cifar10"
-  loaded.config.data.update(folds=4, fold=1, validation_choice=choice)
+  choice = {"data.validation_choice": "sparse_transformer_cifar10"}
+  loaded = runs.change_settings(vitx.load(run[0]), {"data.folds": 4, "data.fold": 1, **choice})
   assert evaluate(loaded, source=f"folder:{exported[0]}", split="validation")["examples"] == 10
 
 
@@ -323,10 +323,10 @@ def test_moved_data_keep_the_roles_of_the_run(exported, run_copy, tmp_path, warn
   folder, _, _ = exported
   for split in ("train", "site_a", "site_b"):
     shutil.copytree(folder, tmp_path / "in" / split)
-  loaded = vitx.load(run_copy)
-  splits = {"train": "train", "validation": "site_a", "test": "site_b"}
-  loaded.config.data.update(source=f"folder:{tmp_path / 'in'}", splits=splits, fraction=0.5)
-  opened = open_source(loaded.config.data, 0).info
+  splits = SplitSettings(train="train", validation="site_a", test="site_b")
+  data = {"source": f"folder:{tmp_path / 'in'}", "splits": splits, "fraction": 0.5}
+  loaded = runs.change_settings(vitx.load(run_copy), {f"data.{x}": y for x, y in data.items()})
+  opened = open_source(loaded.settings.data, 0).info
   loaded = dataclasses.replace(loaded, data={**loaded.data, "fingerprint": opened.fingerprint})
   os.symlink(tmp_path / "in", tmp_path / "link")
   shutil.copytree(tmp_path / "in", tmp_path / "moved")

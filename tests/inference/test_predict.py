@@ -26,16 +26,17 @@ from vitx.data.sources import open_source
 from vitx.inference import predict
 from vitx.inference.evaluate import evaluate
 from vitx.tasks import build_task
+from vitx.tasks.base import init_variables
 
 
 @pytest.fixture(scope="module")
 def color(loaded):
   """An untrained model of RGB images."""
-  config = loaded.config.copy_and_resolve_references()
-  config.data.update(channels=3, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.2))
-  task = build_task(config)
-  variables = jax.jit(task.init)(jax.random.key(0), {"image": np.zeros((1, 8, 8, 3), np.uint8)})
-  return dataclasses.replace(loaded, task=task, config=config, variables=variables)
+  data = {"data.channels": 3, "data.mean": (0.5, 0.4, 0.3), "data.std": (0.2, 0.3, 0.2)}
+  changed = runs.change_settings(loaded, data)
+  task = build_task(changed.settings)
+  variables = jax.jit(lambda key: init_variables(task, key))(jax.random.key(0))
+  return dataclasses.replace(changed, task=task, variables=variables)
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +110,9 @@ def test_floats_and_pillow_images_give_equal_predictions(loaded, color, digits):
     np.testing.assert_array_equal(vitx.predict(loaded, images).probabilities, expected)
   half = jnp.asarray(floats, jnp.bfloat16)  # A pixel is off by one level at most.
   np.testing.assert_allclose(vitx.predict(loaded, half).probabilities, expected, atol=0.02)
-  turned = Image.fromarray(digits[0][..., 0]).convert("P")
+  palette = Image.fromarray(digits[0][..., 0]).convert("P")
   alone = vitx.predict(loaded, digits[:1]).probabilities  # a batch of one may run another program
-  np.testing.assert_array_equal(vitx.predict(loaded, [turned]).probabilities, alone)
+  np.testing.assert_array_equal(vitx.predict(loaded, [palette]).probabilities, alone)
 
 
 def test_logits_and_features_fit_the_probabilities(loaded, digits):
@@ -260,7 +261,5 @@ def test_readable_files_are_predicted_beside_unreadable_ones(
   assert "--skip_unreadable" not in capsys.readouterr().err
   with pytest.raises(ConfigError, match=r"3 examples(.*\n)*skip_unreadable=True leaves them out"):
     vitx.predict(loaded, [tmp_path])
-  config = loaded.config.copy_and_resolve_references()
-  config.data.on_unreadable = "skip"
-  skipping = dataclasses.replace(loaded, config=config)
+  skipping = runs.change_settings(loaded, {"data.on_unreadable": "skip"})
   assert len(vitx.predict(skipping, [tmp_path]).skipped) == 3

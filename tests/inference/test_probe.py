@@ -77,14 +77,13 @@ def test_a_second_call_computes_nothing(run, folder, frozen):
 
 @pytest.mark.parametrize("change", ["weights", "preparation"])
 def test_other_weights_or_preparation_need_other_features(loaded, folder, frozen, change):
-  changed = loaded.config.copy_and_resolve_references()
-  variables = loaded.variables
   if change == "weights":
-    variables = jax.tree.map(lambda x: x + 1, variables)
+    more = jax.tree.map(lambda x: x + 1, loaded.variables)
+    changed = dataclasses.replace(loaded, variables=more)
   else:
-    changed.evaluation.crop_ratio = 0.8
+    changed = runs.change_settings(loaded, {"evaluation.crop_ratio": 0.8})
   with pytest.raises(AssertionError, match="computed"):
-    probe(dataclasses.replace(loaded, variables=variables, config=changed), **QUICK, cache=folder)
+    probe(changed, **QUICK, cache=folder)
 
 
 @pytest.mark.slow
@@ -110,9 +109,7 @@ def test_another_source_may_have_other_classes(run, tmp_path):
 
 def divided(loaded, **data):
   """Returns the model of a run whose config divides its data by these fields."""
-  config = loaded.config.copy_and_resolve_references()
-  config.data.update(data)
-  return dataclasses.replace(loaded, config=config)
+  return runs.change_settings(loaded, {f"data.{field}": value for field, value in data.items()})
 
 
 def test_another_source_is_divided_by_its_own_splits(loaded, tmp_path):
@@ -200,8 +197,7 @@ def test_a_wrong_argument_is_refused(options, message, tmp_path):
 
 
 def test_a_model_or_data_without_classes_is_refused(loaded, tmp_path):
-  density = density_models.make()
-  density.config.data_seed = 0
+  density = runs.change_settings(density_models.make(), {"data_seed": 0})
   with pytest.raises(ConfigError, match=r"the head of this network reads .* not one vector"):
     probe(density, cache=tmp_path)
   (tmp_path / "text").write_text("words " * 2000)

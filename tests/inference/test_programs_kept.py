@@ -14,10 +14,11 @@ from vitx.data.sources import open_source
 from vitx.inference.convert import export_weights
 from vitx.inference.evaluate import evaluate
 from vitx.inference.predict import predict
-from vitx.inference.visualize import open_subject, visualize
+from vitx.inference.visualize import open_subject
 from vitx.models.vit import ViT
 from vitx.ops.implementation import choosing_by, current_rule
-from vitx.training import cache
+from vitx.runtime import cache
+from vitx.sweeps.results import measure_sweep
 
 _compiled: list[str] = []
 
@@ -63,7 +64,7 @@ CALLS = {
   "predict": lambda run, out: predict(run, []),
   "convert": lambda run, out: export_weights(run, out / "a.safetensors"),
   "visualize a config": lambda run, out: open_subject(config="digits"),
-  "visualize results": lambda run, out: visualize("memory", out, results="a", config="digits"),
+  "visualize results": lambda run, out: measure_sweep("a", "digits"),
 }
 
 

@@ -7,17 +7,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 from PIL import Image
 
 from vitx.analysis.figures import mistakes
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
-from vitx.inference import report
-from vitx.inference import visualize as command
+from vitx.config.fields import read_settings
+from vitx.inference import report, subject
 from vitx.inference.evaluate import evaluate, evaluate_split
 from vitx.inference.report import write_report
 from vitx.inference.visualize import Options, visualize
+from vitx.tasks.figures import table
 
 STRANGE = "<script>alert(1)</script> | [a](http://x) & 'b' \x1b[31m"
 
@@ -84,12 +84,12 @@ def test_a_report_without_a_temperature_says_why(evaluated):
   content = report._Content(dataclasses.replace(evaluated, result=result), "")
   why = "none: 12 examples of validation with 0 mistakes do not determine it"
   assert why in content.temperature() and content.calibration()[0] == ["", "as trained"]
-  printed = evaluated.loaded.task.table(result, evaluated.loaded.data)
+  printed = table(evaluated.loaded.task.figures, result, evaluated.loaded.class_names)
   assert why in printed and "with it" not in printed
 
 
 def test_the_folder_of_a_report_is_checked_first(finished_run, tmp_path, monkeypatch):
-  monkeypatch.setattr("vitx.training.evaluation.evaluate", lambda *a: pytest.fail("evaluated"))
+  monkeypatch.setattr("vitx.runtime.evaluation.evaluate", lambda *a: pytest.fail("evaluated"))
   (tmp_path / "file").write_text("")
   with pytest.raises(ConfigError, match=r"report: .*file' is no folder"):
     evaluate(finished_run[0], report=tmp_path / "file")
@@ -114,8 +114,8 @@ def test_visualize_agrees_with_evaluate(finished_run, tmp_path):
 
 
 def test_another_task_has_no_predictions_to_show(evaluated):
-  with pytest.raises(ConfigError, match="no classifier's run"):
-    command.show_predictions(dataclasses.replace(evaluated, predictions=None))
+  with pytest.raises(ConfigError, match="not the run of a classifier"):
+    subject.show_predictions(dataclasses.replace(evaluated, predictions=None))
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_another_task_has_no_predictions_to_show(evaluated):
 )
 def test_attention_is_drawn_over_the_seen_part(mode, ratio, seen):
   data = {"decode_size": 32, "resize_mode": mode}
-  config = ConfigDict({"data": data, "evaluation": {"crop_ratio": ratio}})
-  over = command._lay_over(np.ones((4, 4)), (60, 90), SimpleNamespace(config=config))
+  settings = read_settings({"data": data, "evaluation": {"crop_ratio": ratio}})
+  over = subject._lay_over(np.ones((4, 4)), (60, 90), SimpleNamespace(settings=settings))
   top, bottom, left, right = seen
   expected = np.zeros((60, 90))
   expected[top:bottom, left:right] = 1

@@ -15,6 +15,7 @@ from ml_collections import ConfigDict
 
 from vitx.checkpoints.tree import name_arrays
 from vitx.config import default_config
+from vitx.config.fields import read_settings
 from vitx.inference.convert import describe
 from vitx.interop.export import write_safetensors
 from vitx.interop.foreign_names import to_theirs
@@ -62,7 +63,7 @@ def make(name):
   with config.unlocked():
     config.model = ConfigDict(MODELS[name] | dict(num_classes=5))
     config.data.image_size, config.data.channels = SIDE, CHANNELS
-  network = describe(SimpleNamespace(config=config))
+  network = describe(SimpleNamespace(settings=read_settings(config)))
   model = create_model(**config.model)
   images = np.zeros((1, SIDE, SIDE, CHANNELS), np.float32)
   shapes = jax.eval_shape(lambda key: initialize(model, key, images), jax.random.key(0))

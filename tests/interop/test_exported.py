@@ -14,6 +14,7 @@ from tests.interop.published import run
 from tests.slow import all_but
 from vitx.checkpoints.tree import name_arrays, name_leaves
 from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.fields import read_settings
 from vitx.inference.convert import describe
 from vitx.interop import foreign
 from vitx.interop.export import write_safetensors
@@ -79,7 +80,7 @@ def network(module, text):
     config.data.channels = 3
     config.data.image_size = config.data.image_size or 32
     config.model.num_classes = 10
-  return describe(SimpleNamespace(config=config))
+  return describe(SimpleNamespace(settings=read_settings(config)))
 
 
 @pytest.mark.parametrize("row", [row for row in imagenet.ROWS if "linformer" not in row])

@@ -456,7 +456,7 @@ def test_a_run_names_misfits_before_it_compiles(tmp_path, monkeypatch):
   monkeypatch.setattr(Experiment, "init_state", None)
   for dry_run in (False, True):
     with pytest.raises(ConfigError, match=r"token_mixer/key_slots"):
-      loop.train(experiment.config, tmp_path, dry_run=dry_run)
+      loop.train(experiment.settings, tmp_path, dry_run=dry_run)
     assert not (tmp_path / "config.json").exists()
 
 

@@ -18,13 +18,15 @@ from tests.interop.published import FILES as SMALL
 from vitx.checkpoints.tree import name_arrays
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
+from vitx.config.fields import read_settings
 from vitx.inference.convert import describe
 from vitx.inference.publish import FILES, hide_paths, publish
 from vitx.interop import hub
 from vitx.interop.foreign import read_grid, read_safetensors
 from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.repository import is_weights
-from vitx.training import teacher
+from vitx.runtime.weights import with_teacher_model
+from vitx.tasks.base import find_layout
 
 # huggingface_hub 2.4 gives its HTTP client a file by an argument that the client has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")
@@ -138,11 +140,12 @@ def test_no_path_of_the_author_is_published(tmp_path):
   for public in ("timm:vit_tiny.a", "hf:owner/name", "", "digits"):
     assert hide_paths({"init_from": public, "data": {"source": public}})["init_from"] == public
   mine = untrained.make(**NETWORKS["timm"])
-  mine.config.init_from = "clients/secret/run"
+  mine = runs.change_settings(mine, {"init_from": "clients/secret/run"})
   mine.data["unreadable"] = ["/home/jane/photos/broken.png"]
   words = (b"jane", b"secret", b"broken.png", str(tmp_path).encode())
   for source in ("folder:/home/jane/photos", "folder:secret/photos"):
-    mine.config.data.source = mine.data["source"] = source
+    mine.data["source"] = source
+    mine = runs.change_settings(mine, {"data.source": source})
     folder = publish(mine, str(tmp_path / str(len(source))))
     for name in FILES:
       content = Path(folder, name).read_bytes()
@@ -209,7 +212,7 @@ def test_the_cache_serves_without_a_network(on_hub, loaded, monkeypatch):
 
 def test_a_run_begins_from_a_repository(on_hub, loaded, capsys):
   params = jax.tree.map(np.zeros_like, loaded.variables["params"])
-  layout = loaded.task.token_layout()
+  layout = find_layout(loaded.task)
   check_source("hf:me/tiny", params, {}, layout)
   assert [path for _, path in on_hub.asked if path.endswith("model.safetensors")] == []
   initial, _ = initial_variables("hf:me/tiny", params, {}, layout)
@@ -314,4 +317,4 @@ def test_weights_of_another_network_are_refused(folder, tmp_path):
 def test_a_teacher_is_a_repository(folder, loaded):
   """The teacher's network is read from the repository, as from a workdir."""
   config = runs.tiny("task=distillation", f"task.teacher='{folder}'")
-  assert teacher.with_model(config).task.teacher_model.to_dict() == loaded.config.model.to_dict()
+  assert with_teacher_model(read_settings(config)).task.teacher_model == loaded.settings.model

@@ -35,10 +35,7 @@ def test_the_shortcut_is_every_other_pixel_and_zeros():
   assert not out[..., 3:].any()
 
 
-SMALL = {
-  "resnet": {"depth": 8, "width": 4},
-  "convmixer": {"width": 8, "depth": 1, "kernel": 3},
-}
+SMALL = {"resnet": {"depth": 8, "width": 4}, "convmixer": {"width": 8, "depth": 1, "kernel": 3}}
 
 
 def model_of(name):

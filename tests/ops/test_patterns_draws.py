@@ -5,13 +5,7 @@ import numpy as np
 import pytest
 
 from vitx.ops.layout import TokenLayout
-from vitx.ops.patterns import (
-  ErdosRenyi,
-  GivenBlocks,
-  RandomBlocks,
-  WattsStrogatz,
-  draw,
-)
+from vitx.ops.patterns import ErdosRenyi, GivenBlocks, RandomBlocks, WattsStrogatz, draw
 from vitx.ops.patterns.draws import hash_words, subsets
 
 

@@ -70,14 +70,8 @@ def test_attention_to_kept_keys_equals_the_reference(heads, count, step, scale, 
     np.testing.assert_array_equal(array, 0)
 
 
-def test_a_gradient_reaches_exactly_the_kept_keys():
-  indices, valid = draw(1, 6)
-  (q, k, v, d_out), mask = arrays(), dense(indices, valid)[:, 0]
-  run = cases.program(kernel(indices, valid))
-  for query in (0, 20):
-    one = np.where(np.arange(N)[:, None, None] == query, d_out, 0)
-    for grad in run(q, k, v, one)[2:]:
-      np.testing.assert_array_equal(np.abs(grad).sum((2, 3)) > 0, mask[:, query])
+def test_a_key_that_no_query_keeps_changes_nothing():
+  (q, k, v, d_out), run = arrays(), cases.program(kernel(*draw(1, 6)))
   results = run(q, k, v, d_out)
   k[:, 5] *= -30
   v[:, 5] = 1e9

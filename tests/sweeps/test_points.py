@@ -7,7 +7,8 @@ import pytest
 from tests.cli.sweeps import TINY, points
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
-from vitx.sweeps.points import expand, find_rows, make_points, parse_grid
+from vitx.config.loader import find_rows
+from vitx.sweeps.points import expand, make_points, parse_grid
 
 
 def test_every_combination_is_a_point_with_a_readable_name():

@@ -5,13 +5,14 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
+from vitx.runtime.evaluation import add_sums
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import (
   ECE_BINS,
   classification_sums,
   summarize_classification,
 )
-from vitx.training.evaluation import add_sums
+from vitx.tasks.figures import describe, table
 
 SUMS = jax.jit(classification_sums, static_argnums=3)
 
@@ -21,8 +22,8 @@ def figures(logits, labels, mask=None, parts=1):
   mask = np.ones(len(labels), bool) if mask is None else mask
   total = {}
   for part in np.array_split(np.arange(len(labels)), parts):
-    given = logits[part], labels[part], mask[part]
-    total = add_sums(total, jax.device_get(SUMS(*given, logits.shape[1])["sums"]))
+    arguments = logits[part], labels[part], mask[part]
+    total = add_sums(total, jax.device_get(SUMS(*arguments, logits.shape[1])["sums"]))
   return summarize_classification(total)
 
 
@@ -89,8 +90,7 @@ def test_a_logit_that_is_not_finite_is_wrong_for_every_class(bad):
 def test_top5_is_shown_for_more_than_five_classes(classes, is_shown):
   """Top-5 accuracy is always 1 with five classes or fewer."""
   logits, labels = random(classes=classes)
-  found = figures(logits, labels)
+  score = figures(logits, labels)
   task = Classification(None, None, None, classes, 8, 8, 1)
-  names = {"class_names": list(map(str, range(classes)))}
-  assert ("top-5" in task.describe(found)) == is_shown == ("top-5" in task.table(found, names))
-  assert "top5" in found
+  texts = describe(task.figures, score), table(task.figures, score, list(map(str, range(classes))))
+  assert all(("top-5" in text) == is_shown for text in texts) and "top5" in score

@@ -20,6 +20,7 @@ from vitx.tasks.classification_losses import (
   make_loss,
   make_multilabel_loss,
 )
+from vitx.tasks.settle import complete_config
 from vitx.training import trial
 from vitx.training.experiment import make_experiment
 
@@ -44,8 +45,8 @@ def loss(name, logits, targets, gamma=2.0, weights=None):
 def test_the_sigmoid_loss_compares_each_class_with_all_others():
   logits, labels = draw()
   mixed = (0.7 * one_hot(labels) + 0.3 * one_hot(labels[::-1])).astype(np.float32)
-  each = optax.sigmoid_binary_cross_entropy(jnp.asarray(logits), jnp.asarray(mixed))
-  expected = np.asarray(each).sum(1)
+  terms = optax.sigmoid_binary_cross_entropy(jnp.asarray(logits), jnp.asarray(mixed))
+  expected = np.asarray(terms).sum(1)
   assert loss("sigmoid", logits, mixed) == pytest.approx(expected.mean(), rel=1e-5)
 
 
@@ -55,8 +56,8 @@ def test_smoothing_changes_no_weight_of_an_example_or_of_a_mixture(name, share):
   logits, labels = draw()
   smooth = np.asarray(smooth_targets(jnp.asarray(labels), CLASSES, 0.1))
   targets, weights = share * smooth + (1 - share) * smooth[::-1], np.array(WEIGHTS)[labels]
-  each = jax.vmap(lambda *one: make_loss(name, 2.0, None)(*(x[None] for x in one)))(logits, targets)
-  expected = np.mean((share * weights + (1 - share) * weights[::-1]) * np.asarray(each))
+  loss = jax.vmap(lambda *one: make_loss(name, 2.0, None)(*(x[None] for x in one)))(logits, targets)
+  expected = np.mean((share * weights + (1 - share) * weights[::-1]) * np.asarray(loss))
   assert make_loss(name, 2.0, WEIGHTS, 0.1)(logits, targets) == pytest.approx(expected, rel=1e-5)
 
 
@@ -68,8 +69,8 @@ def test_the_weights_of_several_classes_count_for_examples_that_have_them(smooth
   assert np.array(counts) * labels.sum(0) == pytest.approx((1 - labels).sum(0))
   labels[0] = 0.3  # as after mixup
   targets = np.asarray(smooth_targets(jnp.asarray(labels), CLASSES, smoothing))
-  each = np.asarray(optax.sigmoid_binary_cross_entropy(logits, targets))
-  expected = ((labels * WEIGHTS + 1 - labels) * each).sum(1).mean()
+  terms = np.asarray(optax.sigmoid_binary_cross_entropy(logits, targets))
+  expected = ((labels * WEIGHTS + 1 - labels) * terms).sum(1).mean()
   assert make_multilabel_loss(WEIGHTS, smoothing)(logits, targets) == pytest.approx(expected)
 
 
@@ -93,9 +94,9 @@ def test_gradients_are_finite_at_certain_predictions(name, gamma):
 def test_balanced_weights_are_scikit_learns():
   labels = np.repeat([0, 1, 2], [60, 30, 7]).astype(np.int32)
   expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
-  found = find_class_weights("balanced", "abc", labels)
-  np.testing.assert_allclose(found, expected, rtol=1e-12)
-  assert np.mean(np.array(found)[labels]) == pytest.approx(1.0)
+  weights = find_class_weights("balanced", "abc", labels)
+  np.testing.assert_allclose(weights, expected, rtol=1e-12)
+  assert np.mean(np.array(weights)[labels]) == pytest.approx(1.0)
 
 
 def test_a_class_without_examples_has_no_balanced_weight():
@@ -110,12 +111,12 @@ def test_an_experiment_records_the_numbers_of_its_own_training_examples():
   experiment = make_experiment(runs.tiny(*overrides))
   labels = experiment.source.train.labels
   expected = compute_class_weight("balanced", classes=np.arange(10), y=labels)
-  np.testing.assert_allclose(experiment.config.task.class_weights, expected, rtol=1e-12)
-  again = make_experiment(experiment.config)  # as in a resumed run
-  assert again.config.task.class_weights == experiment.config.task.class_weights
+  np.testing.assert_allclose(experiment.settings.task.class_weights, expected, rtol=1e-12)
+  again = make_experiment(experiment.settings)  # as in a resumed run
+  assert again.settings.task.class_weights == experiment.settings.task.class_weights
   # A plan has no labels, and needs only the cost.
-  assert trial.complete_config(runs.tiny(*overrides)).task.class_weights == "balanced"
-  assert trial.count_training_flops(trial.complete_config(runs.tiny(*overrides))) > 0
+  assert complete_config(runs.tiny(*overrides)).task.class_weights == "balanced"
+  assert trial.count_training_flops(complete_config(runs.tiny(*overrides))) > 0
 
 
 def test_balanced_weights_need_the_labels_of_train():

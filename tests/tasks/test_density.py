@@ -15,8 +15,9 @@ from vitx.configs.density_digits import get_config as digits
 from vitx.configs.density_text import get_config as text
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.tasks import build_task
+from vitx.tasks.base import find_layout, init_variables
 from vitx.tasks.density_images import Pixels, to_tokens, to_values
-from vitx.training.experiment import resolve
+from vitx.tasks.settle import resolve
 
 TINY = "model.width=8,model.depth=1,model.num_heads=2,model.mlp_dim=16"
 SEQUENCES = DatasetInfo("text", {"tokens": ArraySpec((None,), "uint8")}, vocabulary=256)
@@ -47,7 +48,7 @@ def batch(task, rows=3):
 
 def drawn(task):
   """Returns parameters of which none is zero."""
-  return draw_variables(task.init, batch(task), scale=0.5)["params"]
+  return draw_variables(lambda key: init_variables(task, key), scale=0.5)["params"]
 
 
 @pytest.mark.slow
@@ -60,15 +61,15 @@ def test_bits_are_the_mean_over_the_scored_tokens():
     logits = task.model.apply({"params": params}, rows["tokens"].astype(np.int32))
     return logits, task.evaluate(params, {}, {}, {**rows, "mask": mask})
 
-  logits, found = jax.device_get(run(drawn(task)))
+  logits, evaluated = jax.device_get(run(drawn(task)))
   p = np.exp(logits - logits.max(-1, keepdims=True))
   p /= p.sum(-1, keepdims=True)
   bits = -np.log2(np.take_along_axis(p, rows["tokens"].astype(int)[..., None], -1)[..., 0])
-  figures = task.summarize(found["sums"])
+  figures = task.summarize(evaluated["sums"])
   assert figures["examples"] == 2 and figures["tokens"] == 12 + 10
-  wanted = (bits[0].sum() + bits[1, 2:].sum()) / 22
-  assert figures["bits"] == pytest.approx(wanted, rel=1e-5)
-  np.testing.assert_allclose(found["rows"]["bits"][1], bits[1, 2:].mean(), rtol=1e-5)
+  expected = (bits[0].sum() + bits[1, 2:].sum()) / 22
+  assert figures["bits"] == pytest.approx(expected, rel=1e-5)
+  np.testing.assert_allclose(evaluated["rows"]["bits"][1], bits[1, 2:].mean(), rtol=1e-5)
 
 
 def test_the_loss_is_the_mean_over_all_tokens_in_nats():
@@ -78,8 +79,8 @@ def test_the_loss_is_the_mean_over_all_tokens_in_nats():
   @jax.jit
   def run(params):
     sums = task.evaluate(params, {}, {}, {**rows, "mask": np.ones(3, bool)})["sums"]
-    given = {**rows, "index": np.arange(3, dtype=np.int32)}
-    return sums, task.loss(params, {}, {}, given, key=jax.random.key(0), step=jnp.int32(0))
+    examples = {**rows, "index": np.arange(3, dtype=np.int32)}
+    return sums, task.loss(params, {}, {}, examples, key=jax.random.key(0), step=jnp.int32(0))
 
   sums, (loss, (_, metrics)) = jax.device_get(run(drawn(task)))
   figures = task.summarize(sums)
@@ -113,7 +114,11 @@ def test_images_decide_vocabulary_and_grid():
   config = resolve(digits(f"dense,{TINY}"), IMAGES)
   assert config.model.vocabulary == 17 and config.model.grid == (8, 8, 1)
   task = build_task(config)
-  assert task.unit == "dim" and task.length == 64 and task.token_layout().grid == (8, 8, 1)
+  assert (
+    task.figures[0].label == "bits/dim"
+    and task.length == 64
+    and find_layout(task).grid == (8, 8, 1)
+  )
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from tests.training import small
 from vitx.checkpoints.tree import name_arrays
 from vitx.models import create_model
 from vitx.tasks import build_task
-from vitx.tasks.base import Teacher
+from vitx.tasks.base import Teacher, init_variables
 from vitx.tasks.classification import Classification
 from vitx.tasks.distillation import Distillation
+from vitx.tasks.figures import table
 from vitx.training.experiment import make_experiment
 from vitx.training.optim.optimizers import make_optimizer
 
@@ -38,10 +39,8 @@ def make(student, teacher, **fields):
   weights = FrozenDict(fields.pop("weights", {}))
   taught = Teacher("there", teacher, base.input_spec)
   task = Distillation(**plain | {"model": student}, teacher=taught, weights=weights, **fields)
-  variables = draw_variables(task.init, small.batch(0))
-  constants = {
-    "teacher": draw_variables(dataclasses.replace(base, model=teacher).init, small.batch(0))
-  }
+  variables = draw_variables(partial(init_variables, task))
+  constants = {"teacher": draw_variables(partial(init_variables, taught))}
   return task, variables.pop("params"), variables, constants
 
 
@@ -57,8 +56,8 @@ def compare(task, params, state, constants):
     loss, (_, metrics) = task.loss(params, state, constants, batch, KEY, jnp.int32(0))
     images, targets = task.draw(batch, KEY)
     pairs = (task.model, {"params": params, **state}), (task.teacher.model, constants["teacher"])
-    said = [m.apply(v, images, train=False, mutable=["intermediates"]) for m, v in pairs]
-    return loss, metrics, targets, [(x, found["intermediates"]) for x, found in said]
+    outputs = [m.apply(v, images, train=False, mutable=["intermediates"]) for m, v in pairs]
+    return loss, metrics, targets, [(x, collections["intermediates"]) for x, collections in outputs]
 
   double = lambda x: np.asarray(x, float)  # noqa: E731
   return jax.tree.map(double, run(params, state, constants))
@@ -75,20 +74,20 @@ def test_every_term_follows_its_definition():
   task, params, state, constants = make(
     network(), network(mlp_dim=48), weights=weights, temperature=2.0
   )
-  value, metrics, targets, said = compare(task, params, state, constants)
-  (ours, sown), (theirs, taught) = said
+  value, metrics, targets, outputs = compare(task, params, state, constants)
+  (ours, sown), (theirs, taught) = outputs
   log_ours, hot, log_hot = log_softmax(ours), log_softmax(theirs / 2), log_softmax(ours / 2)
   decided = np.eye(small.CLASSES)[theirs.argmax(-1)]
   tokens = [x["patch_tokens"][0] for x in (sown, taught)]
-  wanted = {
+  expected = {
     "classes": -(targets * log_ours).sum(-1).mean(),
     "hard": -(decided * log_ours).sum(-1).mean(),
     "logits": 4 * (np.exp(hot) * (hot - log_hot)).sum(-1).mean(),
     "tokens": np.square(tokens[0] - tokens[1]).mean(),
   }
-  for name, each in wanted.items():
-    np.testing.assert_allclose(metrics[name], each, rtol=1e-5, err_msg=name)
-  total = sum(weights[name] * each for name, each in wanted.items())
+  for name, term in expected.items():
+    np.testing.assert_allclose(metrics[name], term, rtol=1e-5, err_msg=name)
+  total = sum(weights[name] * term for name, term in expected.items())
   np.testing.assert_allclose(value, total, rtol=1e-5)
 
 
@@ -97,7 +96,7 @@ def test_predicted_attention_is_compared_by_layer_head_query_and_key():
   fields = dict(depth=2, token_mixer=SPARSE | {"sparse": False})
   teacher = network(depth=2, token_mixer=dict(name="softmax", implementation="masked"))
   task, params, state, constants = make(network(**fields), teacher, weights={"attention": 3.0})
-  assert (task.primary, task.mode) == ("attention_error", "min")
+  assert (task.figures[0].name, task.figures[0].direction) == ("attention_error", "min")
   value, metrics, _, ((_, sown), (_, taught)) = compare(task, params, state, constants)
   errors = []
   for block in ("block_0", "block_1"):
@@ -115,8 +114,8 @@ def test_predicted_attention_is_compared_by_layer_head_query_and_key():
 
 
 def test_a_teacher_has_no_gradient_and_sees_no_dropout():
-  made = make(network(), network(dropout=0.3), weights={"logits": 1.0})
-  task, params, state, constants = made
+  setup = make(network(), network(dropout=0.3), weights={"logits": 1.0})
+  task, params, state, constants = setup
 
   @jax.jit
   def run(key):
@@ -125,8 +124,8 @@ def test_a_teacher_has_no_gradient_and_sees_no_dropout():
 
     return jax.value_and_grad(loss, argnums=(0, 1))(params, constants)
 
-  (value, (own, theirs)), (again, _) = run(KEY), run(jax.random.fold_in(KEY, 1))
-  assert all(np.any(np.asarray(x)) for x in jax.tree.leaves(own["block_0"]))
+  (value, (ours, theirs)), (again, _) = run(KEY), run(jax.random.fold_in(KEY, 1))
+  assert all(np.any(np.asarray(x)) for x in jax.tree.leaves(ours["block_0"]))
   assert not any(np.any(np.asarray(x)) for x in jax.tree.leaves(theirs))
   assert value == again  # with dropout, it would depend on the key
 
@@ -139,12 +138,12 @@ def test_networks_with_two_heads_teach_and_learn_by_the_right_ones():
     theirs, ours = log_softmax(theirs), log_softmax(ours)
     return (np.exp(theirs) * (theirs - ours)).sum(-1).mean()
 
-  made = make(distilled, lv, weights={"classes": 1.0, "logits": 1.0})
-  _, metrics, targets, ((_, sown), (_, taught)) = compare(*made)
-  said = log_softmax(sown["class_logits"][0])
-  np.testing.assert_allclose(metrics["classes"], -(targets * said).sum(-1).mean(), rtol=1e-5)
-  wanted = divergence(taught["class_logits"][0], sown["distillation_logits"][0])
-  np.testing.assert_allclose(metrics["logits"], wanted, rtol=1e-5)
+  setup = make(distilled, lv, weights={"classes": 1.0, "logits": 1.0})
+  _, metrics, targets, ((_, sown), (_, taught)) = compare(*setup)
+  log_p = log_softmax(sown["class_logits"][0])
+  np.testing.assert_allclose(metrics["classes"], -(targets * log_p).sum(-1).mean(), rtol=1e-5)
+  expected = divergence(taught["class_logits"][0], sown["distillation_logits"][0])
+  np.testing.assert_allclose(metrics["logits"], expected, rtol=1e-5)
   # A distilled network teaches by both heads, and LV-ViT by its outputs for the patches.
   _, metrics, _, ((ours, _), (theirs, _)) = compare(
     *make(network(), distilled, weights={"logits": 1.0})
@@ -153,8 +152,8 @@ def test_networks_with_two_heads_teach_and_learn_by_the_right_ones():
   _, metrics, _, ((_, sown), (_, taught)) = compare(
     *make(lv, lv, weights={"logits": 1.0, "tokens": 1.0})
   )
-  wanted = divergence(taught["class_logits"][0], sown["class_logits"][0])
-  np.testing.assert_allclose(metrics["logits"], wanted, rtol=1e-5)
+  expected = divergence(taught["class_logits"][0], sown["class_logits"][0])
+  np.testing.assert_allclose(metrics["logits"], expected, rtol=1e-5)
   error = np.square(sown["patch_logits"][0] - taught["patch_logits"][0]).mean()
   np.testing.assert_allclose(metrics["tokens"], error, rtol=1e-5)
 
@@ -182,18 +181,18 @@ def test_sparsity_is_the_share_of_zeros_of_unmasked_examples():
   @jax.jit
   def run(params):
     images, variables = task.preprocess(batch["image"]), {"params": params, **state}
-    found = task.model.apply(variables, images, train=False, mutable=["intermediates"])[1]
-    return found, task.evaluate(params, state, constants, batch)["sums"]
+    collections = task.model.apply(variables, images, train=False, mutable=["intermediates"])[1]
+    return collections, task.evaluate(params, state, constants, batch)["sums"]
 
-  found, sums = run(params)
-  layers = [found["intermediates"][f"block_{n}"]["token_mixer"] for n in (0, 1)]
+  collections, sums = run(params)
+  layers = [collections["intermediates"][f"block_{n}"]["token_mixer"] for n in (0, 1)]
   shares = [np.mean(np.asarray(x["coefficients"][0])[batch["mask"]] == 0) for x in layers]
   bases = [np.mean(np.asarray(x["pruned_basis"][0]) == 0) for x in layers]
   figures = task.summarize(sums)
   assert 0 < figures["coefficient_sparsity"] < 1
   assert figures["coefficient_sparsity"] == pytest.approx(np.mean(shares), rel=1e-5)
   assert figures["basis_sparsity"] == pytest.approx(np.mean(bases), abs=1e-6)
-  assert "coefficient sparsity" in task.table(figures, {"class_names": list("abcde")})
+  assert "coefficient sparsity" in table(task.figures, figures, "abcde")
 
 
 @pytest.mark.slow  # compiles a step of LV-ViT with Sparsifiner
@@ -265,8 +264,8 @@ def test_the_config_has_the_teachers_network_with_masked_attention():
     config.task.update(teacher_model=dense, attention_weight=1.0, class_weight=0.0)
     config.model.token_mixer.update(slots=3, sparse=False)
   experiment = make_experiment(config, is_trial=True)
-  model = experiment.config.task.teacher_model
+  model = experiment.settings.task.teacher_model
   assert model.token_mixer.implementation == "masked" and model.num_classes == 10
   assert not any(leaf.any() for leaf in jax.tree.leaves(experiment.constants))  # not read yet
   assert "teacher" not in str(jax.tree.structure(experiment.shapes))
-  assert build_task(experiment.config).teacher.source == "there"
+  assert build_task(experiment.settings).teacher.source == "there"

@@ -15,16 +15,12 @@ from vitx.attention import MIXERS
 from vitx.config.errors import ConfigError
 from vitx.layers.posemb import sine_cosine_table
 from vitx.models import create_model
-from vitx.models.masked_autoencoder import (
-  count_visible,
-  from_patches,
-  make_autoencoder,
-  to_patches,
-)
+from vitx.models.masked_autoencoder import count_visible, from_patches, make_autoencoder, to_patches
 from vitx.models.vit import ViT
 from vitx.ops.layout import TokenLayout
 from vitx.tasks import build_task
-from vitx.training import trial
+from vitx.tasks.base import init_variables
+from vitx.tasks.settle import complete_config
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "mae.npz")
 SMALL = {"width": 8, "depth": 1, "num_heads": 2, "mlp_dim": 16}
@@ -39,13 +35,13 @@ def network(name="vit", shape=(16, 16, 1), *, decoder=(), **fields):
 
 def published(name, heads):
   """Returns the parameters of a block of the recorded network, in vitx's form."""
-  found = {key.removeprefix(name): value for key, value in GOLDEN.items() if key.startswith(name)}
+  block = {key.removeprefix(name): value for key, value in GOLDEN.items() if key.startswith(name)}
 
   def linear(key):
-    return {"kernel": found[f"{key}.weight"].T, "bias": found[f"{key}.bias"]}
+    return {"kernel": block[f"{key}.weight"].T, "bias": block[f"{key}.bias"]}
 
   def norm(key):
-    return {"scale": found[f"{key}.weight"], "bias": found[f"{key}.bias"]}
+    return {"scale": block[f"{key}.weight"], "bias": block[f"{key}.bias"]}
 
   def project(key):
     flat = linear(f"attention.{key}_proj")
@@ -116,8 +112,8 @@ def test_the_loss_equals_that_of_transformers():
   @jax.jit
   def run(params):
     predicted = task.model.apply({"params": params}, images, masked)
-    each = [dataclasses.replace(task, normalize_pixels=normalized) for normalized in (True, False)]
-    return predicted, [jnp.mean(one.errors(predicted, images, masked)) for one in each]
+    pair = [dataclasses.replace(task, normalize_pixels=normalized) for normalized in (True, False)]
+    return predicted, [jnp.mean(one.errors(predicted, images, masked)) for one in pair]
 
   predicted, losses = run(params)
   np.testing.assert_allclose(predicted, GOLDEN["predicted"], atol=2e-5)
@@ -150,10 +146,10 @@ def test_no_prediction_depends_on_a_masked_pixel(stem):
   hidden = np.repeat(np.repeat(masked.reshape(2, 4, 4), 4, 1), 4, 2)[..., None]
   variables = jax.jit(model.init)(jax.random.key(0), images)
   run = jax.jit(model.apply)
-  found = run(variables, images, masked)
-  np.testing.assert_array_equal(run(variables, np.where(hidden, other, images), masked), found)
-  changed = np.abs(run(variables, np.where(hidden, images, other), masked) - found)
-  assert changed.max() > 1e-3 and found.shape == (2, 16, 16)
+  output = run(variables, images, masked)
+  np.testing.assert_array_equal(run(variables, np.where(hidden, other, images), masked), output)
+  changed = np.abs(run(variables, np.where(hidden, images, other), masked) - output)
+  assert changed.max() > 1e-3 and output.shape == (2, 16, 16)
 
 
 def test_visible_tokens_keep_their_positions():
@@ -222,17 +218,17 @@ def test_a_mask_of_evaluation_follows_from_the_image_alone():
   image[5] = image[0]
   image[5, 0, 0] ^= 1  # one bit of one pixel
   batch = {"image": image, "mask": np.array([True] * 5 + [False])}
-  variables = jax.jit(task.init)(jax.random.key(0), batch)
+  variables = jax.jit(lambda key: init_variables(task, key))(jax.random.key(0))
   evaluate = jax.jit(lambda batch: task.evaluate(variables["params"], {}, {}, batch))
-  found = evaluate(batch)
-  losses = np.asarray(found["rows"]["loss"])
-  assert found["sums"]["count"] == 5
-  np.testing.assert_allclose(found["sums"]["loss"], losses[:5].sum(), rtol=1e-6)
-  turned = evaluate({"image": image[::-1], "mask": batch["mask"]})["rows"]["loss"]
-  np.testing.assert_allclose(turned[::-1], losses, rtol=1e-6)
+  result = evaluate(batch)
+  losses = np.asarray(result["rows"]["loss"])
+  assert result["sums"]["count"] == 5
+  np.testing.assert_allclose(result["sums"]["loss"], losses[:5].sum(), rtol=1e-6)
+  backward = evaluate({"image": image[::-1], "mask": batch["mask"]})["rows"]["loss"]
+  np.testing.assert_allclose(backward[::-1], losses, rtol=1e-6)
   masks = np.asarray(jax.jit(task.masks_of)(image))
   assert len(np.unique(masks, axis=0)) == 6
-  figures = task.summarize(jax.device_get(found["sums"]))
+  figures = task.summarize(jax.device_get(result["sums"]))
   assert figures == {"examples": 5, "loss": pytest.approx(losses[:5].mean())}
 
 
@@ -250,7 +246,7 @@ def test_a_reconstruction_shows_visible_pixels_and_predicted_ones(normalized, mo
   mean, std = task._moments(target)
 
   def respond(predicted):
-    monkeypatch.setattr(type(task.model), "apply", lambda self, *given, **options: predicted)
+    monkeypatch.setattr(type(task.model), "apply", lambda self, *arguments, **options: predicted)
     return task.respond({}, {}, batch)
 
   perfect = respond((target - mean) / std)
@@ -335,11 +331,11 @@ def test_an_impossible_encoder_is_refused(fields, message):
 @pytest.mark.parametrize("classes", [1, 10])
 def test_a_plan_of_a_stored_config_opens_no_data(classes):
   """The config of a run on labeled images states their number of classes."""
-  given = runs.tiny(
+  config = runs.tiny(
     f"task=masked_autoencoder,data.source=folder:nowhere,model.num_classes={classes}",
     "data.image_size=16,data.decode_size=16,data.channels=1,augment.mixup=0.0",
   )
-  complete = trial.complete_config(given)
+  complete = complete_config(config)
   assert complete.model.num_classes == classes and complete.data.image_size == 16
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from sklearn import metrics as reference
 
+from vitx.runtime import evaluation, parallel
 from vitx.tasks.multilabel import MultiLabel, average_precision, summarize_multilabel
-from vitx.training import evaluation, parallel
 
 CLASSES = 4
 
@@ -24,16 +24,16 @@ def draw(count=300, seed=0):
 
 def test_metrics_equal_scikit_learns():
   logits, labels = draw()
-  found = summarize_multilabel(logits, labels)
+  summary = summarize_multilabel(logits, labels)
   chosen = logits > 0
   expected = [reference.average_precision_score(labels[:, k], logits[:, k]) for k in range(3)]
-  np.testing.assert_allclose(found["class_ap"][:3], expected, rtol=1e-12)
-  assert found["class_ap"][3] is None and found["map"] == pytest.approx(np.mean(expected))
-  assert found["f1"] == pytest.approx(reference.f1_score(labels, chosen, average="micro"))
-  assert found["exact"] == pytest.approx(reference.accuracy_score(labels, chosen))
+  np.testing.assert_allclose(summary["class_ap"][:3], expected, rtol=1e-12)
+  assert summary["class_ap"][3] is None and summary["map"] == pytest.approx(np.mean(expected))
+  assert summary["f1"] == pytest.approx(reference.f1_score(labels, chosen, average="micro"))
+  assert summary["exact"] == pytest.approx(reference.accuracy_score(labels, chosen))
   x = logits.astype(np.longdouble)
   nll = np.log1p(np.exp(np.where(labels > 0, -x, x))).sum(1).mean()
-  assert found["nll"] == pytest.approx(float(nll)) and found["examples"] == 300
+  assert summary["nll"] == pytest.approx(float(nll)) and summary["examples"] == 300
 
 
 @pytest.mark.parametrize("center", [-30.0, 0.0, 11.0, 30.0])
@@ -49,8 +49,8 @@ def test_average_precision_distinguishes_neighboring_floats_and_ties_equal_ones(
 def test_an_example_that_is_not_finite_is_wrong():
   logits, labels = draw(5)
   logits[0, 1] = np.nan
-  found = summarize_multilabel(logits, labels)
-  assert np.isnan(found["nll"]) and found["exact"] <= 0.8
+  summary = summarize_multilabel(logits, labels)
+  assert np.isnan(summary["nll"]) and summary["exact"] <= 0.8
 
 
 def test_an_evaluation_gathers_every_example_once_from_all_devices():
@@ -67,7 +67,7 @@ def test_an_evaluation_gathers_every_example_once_from_all_devices():
   ]
   params = {name: parallel.replicate(np.float32(x)) for name, x in (("ema", 1), ("raw", -1))}
   step = evaluation.make_evaluate(task)
-  found = evaluation.evaluate(task, step, params, {}, {}, batches)
+  figures = evaluation.evaluate(task, step, params, {}, {}, batches)
   logits = normalize(images)[:, 0, 0]
-  assert found["ema"] == summarize_multilabel(logits, labels)
-  assert found["raw"] == summarize_multilabel(-logits, labels)
+  assert figures["ema"] == summarize_multilabel(logits, labels)
+  assert figures["raw"] == summarize_multilabel(-logits, labels)

@@ -10,8 +10,13 @@ from sklearn import metrics as reference
 from tests import runs
 from tests.training import small
 from vitx.checkpoints.load import Loaded, load
+from vitx.config.errors import ConfigError
+from vitx.config.fields import read_settings
 from vitx.inference import evaluate as evaluation
+from vitx.tasks.base import init_variables
 from vitx.tasks.classification import Classification
+from vitx.tasks.classification_figures import FIGURES
+from vitx.tasks.figures import Figure, describe, followed, table
 from vitx.tasks.multilabel import MultiLabel
 from vitx.tasks.regression import Regression
 from vitx.training import loop
@@ -53,17 +58,17 @@ def test_a_collection_of_losses_is_added_and_is_no_state():
 
   @jax.jit
   def run():
-    state = dict(task.init(jax.random.key(0), small.batch(0)))
+    state = dict(init_variables(task, jax.random.key(0)))
     assert set(state) == {"params", "counters"}
     params = state.pop("params")
     loss = lambda params: task.loss(params, state, {}, small.batch(0), key, jnp.int32(0))  # noqa: E731
-    found, gradient = jax.value_and_grad(loss, has_aux=True)(params)
+    outputs, gradient = jax.value_and_grad(loss, has_aux=True)(params)
     images, targets = quiet.augment(
       jax.random.fold_in(key, 0), *(small.batch(0)[name] for name in ("index", "image", "label"))
     )
     logits = jnp.mean(images, axis=(1, 2, 3))[:, None] * params["kernel"]
     plain = -jnp.mean(jnp.sum(targets * jax.nn.log_softmax(logits), axis=-1))
-    return found, gradient, plain
+    return outputs, gradient, plain
 
   (value, (new_state, _)), gradient, plain = run()
   assert set(new_state) == {"counters"} and new_state["counters"]["calls"] == 1
@@ -100,15 +105,15 @@ def test_figures_of_folds_are_pooled_over_examples(monkeypatch):
   for start, (mean, std) in enumerate([(5, 3), (7, 4)]):
     fields |= dict(target_mean=mean, target_std=std)
     task = Regression(Sowing(1), lambda *_: None, lambda images: images / 255, **fields)
-    models.append(Loaded(task, variables, runs.tiny(), {}, 0, ""))
+    models.append(Loaded(read_settings(runs.tiny()), task, variables, {}, 0, ""))
     numbers = np.arange(start, 12, 2, np.float32)
     folds.append([{"image": np.full((2, 2, 1), x, np.uint8), "target": x} for x in numbers])
     target, answer = [*target, *numbers], [*answer, *(numbers / 255 * std + mean)]
   monkeypatch.setattr(evaluation, "_open", lambda *_: (None, None, folds.pop(0), "test"))
-  found = evaluation.evaluate_together(models)
-  assert found["r2"] == pytest.approx(reference.r2_score(target, answer), rel=1e-5)
-  assert found["mae"] == pytest.approx(reference.mean_absolute_error(target, answer), rel=1e-5)
-  assert found["examples"] == 12
+  figures = evaluation.evaluate_together(models)
+  assert figures["r2"] == pytest.approx(reference.r2_score(target, answer), rel=1e-5)
+  assert figures["mae"] == pytest.approx(reference.mean_absolute_error(target, answer), rel=1e-5)
+  assert figures["examples"] == 12
   equal = {"prediction": np.ones(7), "target": np.full(7, 4.3)}
   assert models[0].task.summarize(equal)["r2"] is None
 
@@ -118,9 +123,29 @@ def test_a_table_of_many_classes_has_the_ten_worst(of):
   count, names = 1500, [f"n{k}" for k in range(1500)]
   values = [None if k == 3 else k / count for k in range(count)]
   metrics = {"map": 0.5, "f1": 0.5, "exact": 0.5, "nll": 0.5, of: values}
-  task = (MultiLabel if of == "class_ap" else Classification).table
-  lines = task(None, metrics, {"class_names": names}).splitlines()
+  figures = MultiLabel.figures if of == "class_ap" else FIGURES
+  lines = table(figures, metrics, names).splitlines()
   shown = [line.split()[0] for line in lines if line.startswith("    n")]
   assert shown == ["n0", "n1", "n2", *(f"n{k}" for k in range(4, 11))] and len(lines) < 20
   assert any("10 worst of 1,500 classes; --json" in line for line in lines)
-  assert len(task(None, metrics | {of: values[:20]}, {"class_names": names[:20]}).splitlines()) > 20
+  assert len(table(figures, metrics | {of: values[:20]}, names[:20]).splitlines()) > 20
+
+
+def test_all_texts_follow_from_the_declared_figures():
+  gzip, counts = (Figure(name, "min", "{:.1f}", place="reference") for name in ("gzip", "counts"))
+  figures = (
+    Figure("bits", "min", "{:.2f}", "bits/byte"),
+    Figure("r2", "max", "{:.2f}", "R²"),
+    Figure("tokens", None, "{:,}", place="table"),
+    *(Figure("ece", "min"), gzip, counts),
+  )
+  values = {"bits": 1.234, "r2": None, "tokens": 2000, "gzip": 3.0, "counts": 2.5, "other": 7.0}
+  assert describe(figures, values) == "bits/byte 1.23  R² undefined  (counts: 2.5)"
+  lines = table(figures, values | {"intervals": {"bits": [1.0, 1.5]}, "resamples": 9}, ()).split(
+    "\n"
+  )
+  assert lines[0].split() == ["bits/byte", "1.23", "1.00", "to", "1.50"]
+  assert [line.split()[0] for line in lines[1:5]] == ["R²", "tokens", "gzip", "counts"]
+  assert [followed(figures, mode).name for mode in ("min", "max")] == ["bits", "r2"]
+  with pytest.raises(ConfigError, match="'max': the bits of this task is good if low"):
+    followed(figures[:1], "max")

@@ -1,12 +1,13 @@
 """Training in this process that a signal interrupts."""
 
-from vitx.training import experiment, failures, loop
+from vitx.runtime import signals
+from vitx.training import experiment, loop
 
 
 def train_until(at: int, config, workdir, monkeypatch) -> loop.Result:
   """Trains step by step until SIGTERM arrives when the step `at` is dispatched."""
 
-  class StopAt(failures.StopRequest):
+  class StopAt(signals.StopRequest):
     times = 0
 
     def is_received(self):

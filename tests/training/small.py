@@ -10,8 +10,8 @@ import optax
 from vitx.config import default_config
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.models import create_model
+from vitx.runtime import parallel
 from vitx.tasks.classification import Classification
-from vitx.training import parallel
 from vitx.training.step import Step, TrainState
 
 CLASSES, SIZE = 5, 8
@@ -59,7 +59,7 @@ def batch(step: int, rows: int = 16) -> dict[str, np.ndarray]:
 
 
 def initial(step: Step) -> TrainState:
-  return jax.jit(step.init)(jax.random.key(0), batch(0, 1))
+  return jax.jit(step.init)(jax.random.key(0))
 
 
 def run(step: Step, steps: int, devices: int, rows: int = 16):
@@ -83,9 +83,9 @@ def copies(state: TrainState, devices: int) -> TrainState:
 
 def train(step: Step, state: TrainState, rows: dict[str, np.ndarray], devices: int, stop=(0, 0)):
   """Calls `Step.train` on 1 or 2 devices; `stop` has the wish of each device to stop."""
-  fed = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in rows.items()}
+  shares = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in rows.items()}
   wishes = np.array(stop[:devices], np.int32)
-  return pmapped(ById(step), "train", devices)(state, {}, fed, wishes)
+  return pmapped(ById(step), "train", devices)(state, {}, shares, wishes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

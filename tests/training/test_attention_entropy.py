@@ -38,7 +38,7 @@ def test_each_row_has_the_entropy_after_its_step(logged_run):
   images = spread(experiment.load_examples("validation"), 5)
   batch = {"image": np.stack([images[i]["image"] for i in range(5)])}
   inputs = experiment.task.model_inputs(batch)
-  model = model_from_config(expose_matrices(experiment.config.model))
+  model = model_from_config(expose_matrices(experiment.settings.model))
   entropies = jax.jit(lambda variables: attention_entropies(model, variables, inputs))
   for step in (5, 40):
     entropy = entropies(load(workdir, step, weights="raw").variables)[NAME]

@@ -9,10 +9,11 @@ from PIL import Image
 
 import vitx
 from tests import runs
-from vitx.checkpoints.workdir import find_class_names
+from vitx.checkpoints.workdir import find_data
 from vitx.config.errors import ConfigError
 from vitx.data import class_names
-from vitx.training import loop, phases, teacher
+from vitx.runtime.weights import load_constants
+from vitx.training import loop
 from vitx.training.experiment import make_experiment
 from vitx.training.record import provenance
 
@@ -45,7 +46,7 @@ def test_a_run_with_an_older_order_of_classes_keeps_its_bits(numbered, tmp_path,
     loop.train(config(numbered), tmp_path / "whole")
     loop.train(config(numbered, "stop_after=4 steps"), tmp_path / "parts")
   result = loop.train(config(f"{numbered.parent}/./in/"), tmp_path / "parts")  # another spelling
-  assert result.step == 8 and find_class_names(tmp_path / "parts") == BEFORE
+  assert result.step == 8 and find_data(tmp_path / "parts")["class_names"] == list(BEFORE)
   whole, parts = (runs.final_state(tmp_path / name) for name in ("whole", "parts"))
   jax.tree.map(np.testing.assert_array_equal, parts, whole)
   assert vitx.evaluate(tmp_path / "parts")["top1"] == result.test["top1"]
@@ -57,15 +58,10 @@ def test_a_phase_has_the_order_of_the_run(tmp_path):
     (tmp_path / name).mkdir()
     data = {"fingerprint": "a", "class_names": names}
     (tmp_path / name / "environment.json").write_text(json.dumps({"data": data}))
-  assert find_class_names(tmp_path / "two") is None
+  assert not find_data(tmp_path / "two")
   (tmp_path / "phases.json").write_text(json.dumps({"phases": ["one", "two", "three"]}))
-  assert [find_class_names(tmp_path / name) for name in ("two", "three", "one", "four")] == [
-    BEFORE,
-    BEFORE,
-    BEFORE,
-    None,
-  ]
-  assert phases.wd.find_class_names(tmp_path) is None
+  records = [find_data(tmp_path / name) for name in ("two", "three", "one", "four", "")]
+  assert [x.get("class_names") for x in records] == [list(BEFORE)] * 3 + [None] * 2
 
 
 def test_other_splits_of_a_continued_run_are_refused(tmp_path):
@@ -110,12 +106,12 @@ def test_a_teachers_classes_are_found_by_their_names(run_copy):
   for classes in (names, names[::-1], ["ten", *names[1:]]):
     name_classes(run_copy, classes)
     experiment = make_experiment(runs.tiny(*options), is_trial=True)
-    arguments = experiment.task, experiment.config, experiment.source.info
+    arguments = experiment.task, experiment.settings, experiment.source.info
     if "ten" in classes:
       with pytest.raises(ConfigError, match=r"task\.teacher=.*other classes.*Choose a teacher"):
-        teacher.load_constants(*arguments)
+        load_constants(*arguments)
     else:
-      heads.append(teacher.load_constants(*arguments)["teacher"]["params"]["head"])
+      heads.append(load_constants(*arguments)["teacher"]["params"]["head"])
   for leaf in ("kernel", "bias"):
     np.testing.assert_array_equal(heads[0][leaf], loaded.variables["params"]["head"][leaf])
     np.testing.assert_array_equal(heads[1][leaf], heads[0][leaf][..., ::-1])

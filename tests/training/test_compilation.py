@@ -4,8 +4,8 @@ import jax
 import pytest
 
 from configs import digits
+from vitx.tasks.settle import complete_config
 from vitx.training import compilation, trial
-from vitx.training.trial import complete_config
 
 
 @pytest.mark.slow  # compiles two steps

@@ -12,7 +12,8 @@ import pytest
 from tests import runs
 from tests.training import small
 from vitx.config.loader import load_config
-from vitx.training import compilation, loop, parallel, phases
+from vitx.runtime import parallel
+from vitx.training import compilation, loop, phases
 
 
 def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
@@ -23,10 +24,10 @@ def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
   for count in counts:
     parts = [small.batch(number) for number in range(done, done + room)]
     shape = lambda x: x.reshape(devices, -1, *x.shape[1:])  # noqa: E731
-    fed = {k: np.stack([shape(part[k]) for part in parts], axis=1) for k in parts[0]}
+    batches = {k: np.stack([shape(part[k]) for part in parts], axis=1) for k in parts[0]}
     wishes = np.arange(devices, dtype=np.int32) * (count == counts[-1])
     counts_on_devices = np.full(devices, count, np.int32)
-    state, metrics, measured, stop = function(state, {}, fed, counts_on_devices, wishes)
+    state, metrics, measured, stop = function(state, {}, batches, counts_on_devices, wishes)
     losses += np.asarray(metrics["loss"])[0, :count].tolist()
     np.testing.assert_array_equal(np.asarray(metrics["loss"])[0, count:], 0)
     check_measured(step, state, measured)
@@ -72,9 +73,8 @@ def test_a_dispatch_ends_where_something_is_logged_evaluated_or_saved():
     assert step < after <= min(step + most, experiment.total_steps)
     reached.add(after)
     step = after
-  cadences = (config.log_every, config.evaluation.every, config.checkpoint.every)
   for step in range(1, experiment.total_steps + 1):
-    if any(experiment.is_due(step, every) for every in cadences):
+    if any(experiment.is_due(step, field) for field in experiment.periods):
       assert step in reached
   assert experiment.total_steps in reached
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.slow import all_but
 from vitx.config.errors import ConfigError
-from vitx.training.durations import is_due, settle, to_steps
+from vitx.training.durations import is_due, settle, to_period, to_steps
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,9 @@ def test_texts_that_are_no_durations_are_refused(duration):
   "steps_per_epoch", all_but(12.5, 0.4, of=[12.6328125, 12.5, 50000 / 96, 3, 1.0, 0.4])
 )
 def test_due_falls_on_each_event_once(every, steps_per_epoch):
+  period = to_period(every, steps_per_epoch, "every")
   last = 700 if steps_per_epoch > 1 else 100  # many events fall on one step
-  fired = [step for step in range(last) if is_due(step, every, steps_per_epoch)]
+  fired = [step for step in range(last) if is_due(step, period)]
   amount, unit = every.split()
   # The end of k times the duration, for every k that ends within the range.
   ends = (to_steps(f"{Decimal(amount) * k} epochs", steps_per_epoch) for k in range(1, 200_000))
@@ -63,15 +64,16 @@ def test_due_falls_on_each_event_once(every, steps_per_epoch):
 
 def test_epochs_never_drift():
   steps_per_epoch = 1617 / 128
-  fired = [step for step in range(13_000) if is_due(step, "1 epochs", steps_per_epoch)]
+  period = to_period("1 epochs", steps_per_epoch, "every")
+  fired = [step for step in range(13_000) if is_due(step, period)]
   assert fired == [round(k * steps_per_epoch) for k in range(1, len(fired) + 1)]
   assert len(fired) == 1029
 
 
 def test_nothing_is_due_at_the_start_and_a_period_of_zero_is_refused():
-  assert not is_due(0, "1 steps", 10)
+  assert not is_due(0, Fraction(1))
   with pytest.raises(ConfigError, match=r"^log_every='0 steps'"):
-    is_due(3, "0 steps", 10, "log_every")
+    to_period("0 steps", 10, "log_every")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The properties of an experiment that follow from a config and its source."""
 
 from fractions import Fraction
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ from vitx.config.fields import find
 from vitx.config.loader import load_config
 from vitx.data import sources
 from vitx.data.dataset import ArraySpec, DatasetInfo, Source
+from vitx.models import create
 from vitx.ops.implementation import choosing_by, lowering_for
 from vitx.ops.rule import FAMILIES, Rule
+from vitx.tasks import settle
+from vitx.tasks.settle import open_data
 from vitx.training import compilation
 from vitx.training import experiment as making
-from vitx.training.experiment import make_experiment, open_data
+from vitx.training.experiment import make_experiment
 
 
 @pytest.mark.parametrize(
@@ -51,6 +55,14 @@ def test_implementations_depend_on_the_examples_of_a_device():
     with choosing_by(rule):
       picked += make_experiment(runs.tiny(text)).implementations().values()
   assert picked == ["kernelized", "masked"]
+
+
+def test_the_task_and_its_network_are_built_once(monkeypatch):
+  counted = [(settle, "build_task"), (create, "create_model")]
+  for module, name in counted:
+    monkeypatch.setattr(module, name, mock.Mock(wraps=getattr(module, name)))
+  make_experiment(runs.tiny("task.class_weights=balanced", "min_steps_per_epoch=50"))
+  assert [getattr(module, name).call_count for module, name in counted] == [1, 1]
 
 
 class Given:
@@ -91,7 +103,8 @@ def test_a_source_with_arrays_of_another_kind_is_refused(kind, monkeypatch):
   spec, message = GIVEN[kind]
   arrays = ARRAYS | ({"label": np.float32(0.7)} if kind == "lies" else {})
   info, examples = DatasetInfo("mine", spec, class_names=("a", "b")), Given(**arrays)
-  monkeypatch.setattr(making, "open_source", lambda *_: Source(info, examples, examples, examples))
+  source = Source(info, examples, examples, examples)
+  monkeypatch.setattr(making.settle, "open_source", lambda *_: source)
   config = runs.tiny("batch_size=8", "data.image_size=8", "data.mean=(0.5,)", "data.std=(0.5,)")
   with pytest.raises(ConfigError, match=rf"data\.source=.*{message}|{message}"):
     making.make_experiment(config).batches()
@@ -148,11 +161,11 @@ def test_names_and_fields_are_checked_before_data_are_read(field, monkeypatch):
 def test_lengths_follow_from_the_number_of_examples(overrides, expected):
   config = runs.tiny(*overrides)
   experiment = make_experiment(config)
-  settled = experiment.config
+  settled = experiment.settings
   assert {path: find(settled, path) for path in expected} == expected
   assert experiment.steps_per_epoch == Fraction(1294, settled.batch_size)
   # Another resolution, as when the run continues, changes nothing.
-  assert make_experiment(settled).config.to_json() == settled.to_json()
+  assert make_experiment(settled).settings == settled
 
 
 def test_a_batch_is_halved_while_it_has_all_micro_batches():

@@ -24,13 +24,15 @@ from vitx.data.sources import open_source
 from vitx.interop.init_from import initial_variables
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import FAMILIES, write_families
+from vitx.runtime.weights import make_fit
+from vitx.tasks.base import find_layout
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import summarize_classification
+from vitx.tasks.settle import resolve
 from vitx.training import loop
-from vitx.training.experiment import make_experiment, resolve
+from vitx.training.experiment import make_experiment
 from vitx.training.failures import NonFiniteError
 from vitx.training.record.recorder import Record, Recorder
-from vitx.training.restore import make_fit
 from vitx.training.step import Step
 
 
@@ -64,7 +66,7 @@ def test_a_run_leaves_its_files_and_rows(finished_run):
   assert set(environment["implementations"].values()) <= {"masked", "kernelized"}
   assert environment["sparse_kernel"] == "xla"
   assert environment["data"]["examples"] == {"train": 1294, "validation": 144, "test": 359}
-  assert read_config(workdir).model.num_classes == 10
+  assert read_config(workdir)["model"]["num_classes"] == 10
 
 
 def test_train_rows_have_the_norms_of_their_last_step(finished_run):
@@ -426,9 +428,9 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
   printed = capsys.readouterr().out
   assert "init_from" in printed and "loaded" in printed
   # At learning rate 0 the weights are those of the other run's best checkpoint (its average).
-  begun = runs.final_state(tmp_path)
-  same(begun["params"], load(finished_run[0]).variables["params"])
-  for x, y in zip(*(jax.tree.leaves(begun[name]) for name in ("params", "ema")), strict=True):
+  state = runs.final_state(tmp_path)
+  same(state["params"], load(finished_run[0]).variables["params"])
+  for x, y in zip(*(jax.tree.leaves(state[name]) for name in ("params", "ema")), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-8)
   assert runs.final_state(tmp_path)["step"] == 6
 
@@ -436,7 +438,7 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
 def test_weights_that_have_seen_validation_are_reported(finished_run, caplog):
   loaded = load(finished_run[0])
   state = dict(loaded.variables)
-  start = (str(finished_run[0]), state.pop("params"), state, loaded.task.token_layout())
+  start = (str(finished_run[0]), state.pop("params"), state, find_layout(loaded.task))
 
   def report(fingerprint=loaded.fingerprint, **data):
     caplog.clear()

@@ -18,9 +18,9 @@ from vitx.config import registry, with_overrides
 from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
+from vitx.runtime.signals import StopRequest
 from vitx.tasks.classification import Classification
 from vitx.training import compilation, loop, phases
-from vitx.training.failures import StopRequest
 from vitx.training.record import provenance
 
 STEPS = ("evaluation.every=4 steps", "checkpoint.every=4 steps", "log_every=1 steps")
@@ -51,7 +51,7 @@ def test_phases_run_in_order_each_from_the_one_before():
   assert [split[name].task.teacher for name in ("phase1", "phase2")] == ["w/phase0"] * 2
   assert [phase.model.token_mixer.get("sparse") for phase in split.values()] == [None, False, None]
   # A choice of another name replaces the config's choice; a choice of that name changes it.
-  assert split["phase0"].model.token_mixer.to_dict() == {"name": "softmax"}
+  assert split["phase0"].model.token_mixer == {"name": "softmax"}
   assert split["phase1"].model.token_mixer.keep == 0.5
   assert split["phase2"].freeze and split["phase1"].freeze != split["phase2"].freeze
 
@@ -69,7 +69,7 @@ def test_the_first_phase_gives_the_teachers_network():
   with config.unlocked():
     config.task.teacher_model = None
   split = phases.split_phases(config, "w")
-  assert split["phase2"].task.teacher_model.to_dict() == split["phase0"].model.to_dict()
+  assert split["phase2"].task.teacher_model == split["phase0"].model
 
 
 LEARNS = {"name": "distillation", "teacher": "phase:a", "hard_weight": 1.0}
@@ -89,10 +89,7 @@ OTHER = runs.tiny().model.to_dict() | {"width": 32}
   ("changes", "message"),
   [
     ({"a": {"sed": 1}}, r"phases\.a\.sed: the config has no field 'sed'.*Did you mean 'seed'"),
-    (
-      {"a": {"init_from": "phase:b"}},
-      r"phases\.a\.init_from='phase:b' must name an earlier phase",
-    ),
+    ({"a": {"init_from": "phase:b"}}, r"phases\.a\.init_from='phase:b' must name an earlier phase"),
     (
       {"a": {}, "b": {"task": {"name": "distillation", "teacher": "phase:c"}}},
       r"phases\.b\.task\.teacher='phase:c' must name an earlier phase \(a\)",
@@ -137,8 +134,8 @@ def test_the_workdir_of_phases_is_the_last_with_a_checkpoint(tmp_path):
 
 def test_a_workdir_has_either_phases_or_one_run(tmp_path, monkeypatch):
   """Otherwise, the phases would be loaded in place of the run."""
-  begun = []
-  monkeypatch.setattr(loop, "open_run", lambda *args: begun.append(args))
+  calls = []
+  monkeypatch.setattr(loop, "open_run", lambda *args: calls.append(args))
   for name, content, config in (
     ("phases.json", '{"phases": ["a"]}', runs.tiny()),
     ("config.json", '{"seed": 0}', in_phases(a={})),
@@ -148,7 +145,7 @@ def test_a_workdir_has_either_phases_or_one_run(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=rf"has {name}.*another directory"):
       phases.train(config, tmp_path)
     path.unlink()
-  assert not begun
+  assert not calls
 
 
 @pytest.mark.slow
@@ -203,7 +200,7 @@ def test_a_phase_has_a_task_of_another_name_than_the_config(tmp_path, begun):
   split = phases.split_phases(config, "w")
   names = [phase.task.name for phase in split.values()]
   assert names == [task["name"], "distillation", "classification"]
-  assert split["b"].task.teacher_model.to_dict() == config.model.to_dict()
+  assert split["b"].task.teacher_model == config.model.to_dict()
   assert config.to_dict() == before and split["b"].task.teacher == "w/a"
   assert phases.train(config, tmp_path).finished
   assert list(begun.values()) == [True] * 3  # the run trusts the code that its config names
@@ -222,7 +219,7 @@ def test_a_phase_of_another_run_is_refused_before_the_first_begins(tmp_path, beg
 def test_a_phase_goes_on_with_its_very_data_in_another_place(tmp_path, begun):
   config = in_phases(a={}, b={})
   experiment = phases.check(config, tmp_path)[1]
-  stored = to_plain(experiment.config) | {"data": {**experiment.config.data, "source": "moved"}}
+  stored = to_plain(experiment.settings) | {"data": {**experiment.settings.data, "source": "moved"}}
   data = {"fingerprint": experiment.source.info.fingerprint}
   (tmp_path / "b").mkdir()
   (tmp_path / "b" / "config.json").write_text(json.dumps(to_plain(stored)))
@@ -248,7 +245,7 @@ def test_a_phase_with_a_successor_keeps_its_end(tmp_path, begun):
   config = in_phases(a={}, b={}, c={})
   for name, experiment in zip("abc", phases.check(config, tmp_path), strict=True):
     (tmp_path / name / "checkpoints" / "6").mkdir(parents=True)
-    stored = to_plain(experiment.config) | ({"stop_after": "6 steps"} if name == "a" else {})
+    stored = to_plain(experiment.settings) | ({"stop_after": "6 steps"} if name == "a" else {})
     (tmp_path / name / "config.json").write_text(json.dumps(stored))
     (tmp_path / name / "environment.json").write_text('{"data": {"fingerprint": ""}}')
   with pytest.raises(ConfigError, match=r"phases\.a: .*\n  stop_after: '6 steps' in the workdir"):
@@ -338,7 +335,7 @@ def test_phases_are_set_by_overrides_and_survive_json(tmp_path):
   assert list(phases.split_phases(config, "w")) == [f"phase{n}" for n in range(4)]
   config = load_config(f"{row},phases.phase2.augment.hflip=0.5,phases.phase2.optimizer=sgd")
   last = phases.split_phases(config, "w")["phase2"]
-  assert last.augment.hflip == 0.5 and last.optimizer.to_dict() == {"name": "sgd"}
+  assert last.augment.hflip == 0.5 and last.optimizer == {"name": "sgd"}
   path = tmp_path / "config.json"
   path.write_text(json.dumps(complete(load_config(row))))
   once, again = (phases.split_phases(load_config(c), "w") for c in (row, str(path)))

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests import runs
-from vitx.training import loop, parallel, resident
+from vitx.runtime import parallel
+from vitx.training import loop, resident
 
 
 def open_batches(*overrides):

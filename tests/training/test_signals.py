@@ -13,7 +13,8 @@ from tests.training.test_loop import same
 from vitx.checkpoints.workdir import list_steps
 from vitx.cli import main as front
 from vitx.cli.main import main
-from vitx.training import compilation, evaluation, failures, loop
+from vitx.runtime import evaluation, signals
+from vitx.training import compilation, failures, loop
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 COMMAND = ["train", "--config", f"configs/digits.py:{runs.TINY}", "--workdir"]
@@ -63,7 +64,7 @@ def test_an_abandoned_compilation_does_not_hold_the_process(tmp_path, monkeypatc
   end, compile_program = threading.Event(), compilation.compile_program
 
   def compile_long(*arguments, **options):
-    failures.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), end.wait(600)))
+    signals.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), end.wait(600)))
     return compile_program(*arguments, **options)
 
   statuses = []
@@ -72,8 +73,8 @@ def test_an_abandoned_compilation_does_not_hold_the_process(tmp_path, monkeypatc
       patch.setattr(compilation, "compile_program", compile_long)
       stopped = loop.train(runs.tiny(), tmp_path)
     assert not stopped.finished and stopped.step == 0
-    monkeypatch.setattr(failures.os, "_exit", statuses.append)
-    failures.leave(75)
+    monkeypatch.setattr(signals.os, "_exit", statuses.append)
+    signals.leave(75)
   finally:
     end.set()
   assert statuses == [75]  # the interpreter does not wait for it
@@ -83,8 +84,8 @@ def test_an_error_of_breakable_work_is_raised():
   def fail():
     raise TimeoutError("of its own")
 
-  with failures.StopRequest(), pytest.raises(TimeoutError, match="of its own"):
-    failures.run_breakable(fail)
+  with signals.StopRequest(), pytest.raises(TimeoutError, match="of its own"):
+    signals.run_breakable(fail)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -93,7 +94,7 @@ def test_a_signal_is_a_second_one_if_it_comes_a_second_later(number, monkeypatch
   monkeypatch.setattr(signal, "valid_signals", lambda: {number})
   before = signal.signal(number, lambda *args: ended.append(args[0]))
   try:
-    with failures.StopRequest(lambda: now[0]) as request:
+    with signals.StopRequest(lambda: now[0]) as request:
       signal.raise_signal(number)
       now[0] = 0.9
       signal.raise_signal(number)  # delivered again
@@ -139,7 +140,7 @@ def test_out_of_memory_names_a_command_that_helps():
   message = r"batch_size=32.* 4 tokens.*token_mixer=softmax.*plan --config runs/big/config\.json"
   with (
     pytest.raises(failures.OutOfMemoryError, match=message),
-    failures.explain_out_of_memory(runs.tiny(), tokens=4, workdir="runs/big/"),
+    failures.explain_out_of_memory(runs.tiny(), tokens=lambda: 4, workdir="runs/big/"),
   ):
     jnp.zeros((1 << 46,), jnp.uint8).block_until_ready()  # a real one: 64 TiB
 
@@ -147,6 +148,6 @@ def test_out_of_memory_names_a_command_that_helps():
 def test_other_runtime_errors_pass_through():
   with (
     pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
-    failures.explain_out_of_memory(runs.tiny(), tokens=None),
+    failures.explain_out_of_memory(runs.tiny(), tokens=lambda: None),
   ):
     raise jax.errors.JaxRuntimeError("INTERNAL: something else")

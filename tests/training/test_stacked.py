@@ -16,8 +16,11 @@ from tests.training.interruption import train_until
 from tests.training.optim.directions import settings
 from vitx.configs.density_digits import get_config
 from vitx.models import stacked
+from vitx.tasks import build_task
+from vitx.tasks.base import init_variables
+from vitx.tasks.settle import resolve
 from vitx.training import loop
-from vitx.training.experiment import batch_shapes, make_step, resolve
+from vitx.training.experiment import batch_shapes, make_step
 from vitx.training.optim.optimizers import DECAY_MASKS, ELEMENTWISE, make_optimizer
 from vitx.training.parameters import parameter_names
 
@@ -34,12 +37,12 @@ EXACT = {"xla_backend_optimization_level": 0}
 def make(*overrides):
   """Returns the step of a small density model of gray digits, and its resolved config."""
   config = resolve(get_config(runs.replace(SMALL, *overrides)), IMAGES)
-  return make_step(config, lambda step: RATE)[0], config
+  return make_step(config, build_task(config), lambda step: RATE)[0], config
 
 
 def by_name(step, config):
   """Returns the step with every parameter by its name, unstacked."""
-  init = lambda: step.task.init(jax.random.key(0), batch(step, 0))  # noqa: E731
+  init = lambda: init_variables(step.task, jax.random.key(0))  # noqa: E731
   params = jax.eval_shape(init)["params"]
   return dataclasses.replace(step, cycle=0, optimizer=make_optimizer(config, params))
 
@@ -47,13 +50,13 @@ def by_name(step, config):
 def batch(step, number, rows=4):
   generator = np.random.default_rng(number)
   shapes = batch_shapes(step.task, rows)
-  fed = {k: generator.integers(0, 17, x.shape).astype(x.dtype) for k, x in shapes.items()}
-  return fed | {"index": np.arange(rows, dtype=np.int32)}
+  arrays = {k: generator.integers(0, 17, x.shape).astype(x.dtype) for k, x in shapes.items()}
+  return arrays | {"index": np.arange(rows, dtype=np.int32)}
 
 
 def run(step, steps=3):
   """Returns the state after some steps, by name, and the metrics of the last step."""
-  state = jax.jit(step.init)(jax.random.key(0), batch(step, 0))
+  state = jax.jit(step.init)(jax.random.key(0))
   train = jax.jit(step.train, compiler_options=EXACT)
   for number in range(steps):
     state, metrics, _ = train(state, {}, batch(step, number), np.int32(0))
@@ -130,7 +133,7 @@ def test_a_deeper_model_has_the_same_program():
   """The program of stacked parameters does not grow with L; that of unstacked parameters does."""
 
   def operations(step):
-    shapes = jax.eval_shape(step.init, jax.random.key(0), batch(step, 0))
+    shapes = jax.eval_shape(step.init, jax.random.key(0))
     arguments = (shapes, {}, batch_shapes(step.task, 1), jax.ShapeDtypeStruct((), jnp.int32))
     return len(jax.make_jaxpr(step.train)(*arguments).eqns)
 

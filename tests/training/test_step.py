@@ -12,9 +12,11 @@ import pytest
 from tests.training import small
 from tests.training.optim.directions import settings
 from vitx.config import default_config
-from vitx.training import parallel
+from vitx.runtime import parallel
+from vitx.runtime.evaluation import evaluation_step
+from vitx.tasks.base import init_variables
 from vitx.training.optim.optimizers import find_frozen, make_optimizer
-from vitx.training.step import TrainState, evaluation_step
+from vitx.training.step import TrainState
 
 
 @functools.cache
@@ -119,7 +121,7 @@ def test_the_whole_step_lowers_for_accelerators():
   step = small.make_step(
     step_of("usual").task, axis=parallel.AXIS, grad_accum_steps=2, ema_decay=0.9
   )
-  state = jax.eval_shape(step.init, jax.random.key(0), small.batch(0))
+  state = jax.eval_shape(step.init, jax.random.key(0))
   double = lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype)  # noqa: E731
   arguments = (state, {}, small.batch(0), np.int32(0))
   over_devices = jax.jit(jax.vmap(step.train, axis_name=parallel.AXIS))
@@ -131,14 +133,14 @@ def test_the_whole_step_lowers_for_accelerators():
 @pytest.mark.slow
 def test_evaluation_sums_over_devices_and_masks():
   task = small.task(depth=1)
-  variables = jax.device_get(jax.jit(task.init)(jax.random.key(0), small.batch(0)))
+  variables = jax.device_get(jax.jit(lambda key: init_variables(task, key))(jax.random.key(0)))
   wave = lambda x: (x + 0.1 * np.sin(np.arange(x.size).reshape(x.shape))).astype(x.dtype)  # noqa: E731
   leaves = jax.tree.map(wave, variables)
-  fed = small.batch(3) | {"mask": np.arange(16) < 13}
-  del fed["index"]
-  alone = jax.jit(evaluation_step(task))(leaves["params"], {}, {}, fed)
+  batch = small.batch(3) | {"mask": np.arange(16) < 13}
+  del batch["index"]
+  alone = jax.jit(evaluation_step(task))(leaves["params"], {}, {}, batch)
   spread = parallel.compile_once(evaluation_step(task, parallel.AXIS))
-  two = spread(parallel.replicate(leaves["params"]), {}, {}, parallel.split(fed))
+  two = spread(parallel.replicate(leaves["params"]), {}, {}, parallel.split(batch))
   for name, value in alone["sums"].items():
     np.testing.assert_allclose(two["sums"][name][0], value, rtol=1e-5, atol=1e-6)
   np.testing.assert_allclose(
@@ -155,7 +157,7 @@ def test_frozen_parameters_keep_their_bits_with_average_and_statistics():
     augment={},
     depth=1,
   )
-  shapes = jax.eval_shape(frozen.init, jax.random.key(0), small.batch(0, 1))["params"]
+  shapes = jax.eval_shape(lambda key: init_variables(frozen, key), jax.random.key(0))["params"]
   config = settings(freeze=("stem/.*",))
   step = small.make_step(
     frozen,
@@ -163,11 +165,11 @@ def test_frozen_parameters_keep_their_bits_with_average_and_statistics():
     frozen=find_frozen(config, shapes),
     ema_decay=0.9,
   )
-  begun = small.initial(step)
+  initial = small.initial(step)
   _, ended = small.run(step, 2, devices=1)
   for tree in ("params", "ema"):
-    old, new = getattr(begun, tree), getattr(ended, tree)
+    old, new = getattr(initial, tree), getattr(ended, tree)
     jax.tree.map(np.testing.assert_array_equal, old["stem"], new["stem"])
     assert not np.array_equal(old["head"]["kernel"], new["head"]["kernel"])
-  assert begun.model_state["batch_stats"]["stem"]
-  jax.tree.map(np.testing.assert_array_equal, begun.model_state, ended.model_state)
+  assert initial.model_state["batch_stats"]["stem"]
+  jax.tree.map(np.testing.assert_array_equal, initial.model_state, ended.model_state)

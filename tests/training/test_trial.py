@@ -11,20 +11,21 @@ from vitx.config.loader import load_config
 from vitx.data import sources
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec
+from vitx.tasks.settle import complete_config
 from vitx.training import trial
 
 TINY = "model.depth=1,model.width=8,model.num_heads=1,model.mlp_dim=8,stem=linear,stem.patch=4"
 
 
 def complete(*overrides):
-  return trial.complete_config(load_config(",".join([f"digits:softmax,{TINY}", *overrides])))
+  return complete_config(load_config(",".join([f"digits:softmax,{TINY}", *overrides])))
 
 
 def test_an_unknown_data_set_is_opened_for_its_classes(monkeypatch):
   info = DatasetInfo("folder:x", image_spec(1, (28, 28)), class_names=("a", "b", "c"))
   dataset = types.SimpleNamespace(info=info)
   monkeypatch.setattr(sources, "open_dataset", lambda data: dataset)
-  config = trial.complete_config(cifar10.get_config("vit,dataset=folder:x"))
+  config = complete_config(cifar10.get_config("vit,dataset=folder:x"))
   assert (config.model.num_classes, config.data.image_size, config.data.channels) == (3, 28, 1)
 
 

@@ -1,5 +1,7 @@
 """Raw weights and their moving average are evaluated side by side; one chooses the best."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -7,9 +9,9 @@ import pytest
 import vitx
 from tests import runs
 from vitx.inference.evaluate import evaluate
-from vitx.tasks.base import Task
+from vitx.runtime.evaluation import describe_figures, join_figures
+from vitx.tasks.figures import Figure
 from vitx.training import loop
-from vitx.training.evaluation import describe_figures, join_figures
 
 FIGURES = ("top1", "top5", "nll", "ece")
 # The average is so long that it is far from the weights.
@@ -66,11 +68,7 @@ def test_evaluating_both_changes_nothing_of_the_run(both, tmp_path):
 
 
 def test_the_console_names_the_other_weights():
-
-  class Words(Task):
-    def describe(self, figures):
-      return f"top-1 {figures['top1']}"
-
+  task = SimpleNamespace(figures=(Figure("top1", "max", "{}", "top-1"),))
   figures = join_figures({"raw": {"top1": 1, "nll": 3.0}, "ema": {"top1": 2, "nll": 4.0}})
   assert figures == {"top1": 1, "nll": 3.0, "ema_top1": 2, "ema_nll": 4.0}
-  assert describe_figures(Words(), figures, ("raw", "ema")) == "top-1 1; ema: top-1 2"
+  assert describe_figures(task, figures, ("raw", "ema")) == "top-1 1; ema: top-1 2"

@@ -7,7 +7,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import entr
-from ml_collections import ConfigDict
 
 from vitx.attention import MIXERS
 from vitx.config import registry
@@ -15,28 +14,26 @@ from vitx.models import find_mixer, names
 from vitx.models.sown import collect
 
 
-def expose_matrices(model: ConfigDict) -> ConfigDict:
-  """Returns a model config whose mixers compute their attention matrices.
+def expose_matrices(model: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the entry `model` of a config whose mixers compute their attention matrices.
 
   The mixers get implementation="masked"; rematerialization and the loop over layers are turned off.
   The network keeps its parameters. A mixer that has no matrix is unchanged.
 
   Args:
-    model: The `config.model`, which is copied.
+    model: The entry `model`.
   """
-  changed = model.copy_and_resolve_references()
-  with changed.unlocked(), changed.ignore_type():  # A mixer may be given by its name alone.
-    if changed.get("layer_cycle"):
-      changed.layer_cycle = 0  # Nothing can be sown inside the loop over layers.
-    if changed.get("remat"):
-      changed.remat = False  # Sown matrices cannot leave a rematerialized block.
-    mixer = find_mixer(changed)
-    if not mixer:
-      return changed
-    mixer_class = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
-    several = getattr(getattr(mixer_class, "properties", None), "implementations", ("masked",))
-    if "masked" in several and "implementation" in registry.options(mixer_class):
-      changed.token_mixer = ConfigDict({**mixer, "implementation": "masked"})
+  changed, mixer = dict(model), find_mixer(model)
+  if model.get("layer_cycle"):
+    changed["layer_cycle"] = 0  # Nothing can be sown inside the loop over layers.
+  if model.get("remat"):
+    changed["remat"] = False  # Sown matrices cannot leave a rematerialized block.
+  if not mixer:
+    return changed
+  mixer_class = registry.lookup(MIXERS, mixer["name"], "model.token_mixer")
+  several = getattr(getattr(mixer_class, "properties", None), "implementations", ("masked",))
+  if "masked" in several and "implementation" in registry.options(mixer_class):
+    changed["token_mixer"] = {**mixer, "implementation": "masked"}
   return changed
 
 

@@ -10,69 +10,45 @@ names that configs use to classes; the attribute `properties` of a class lists i
 """
 
 from vitx.attention.base import AttentionModule, Properties, TokenMixer
-from vitx.attention.bigbird import BigBirdAttention
-from vitx.attention.bilevel import BilevelAttention
-from vitx.attention.conv_attention import CvTAttention, LeViTAttention
-from vitx.attention.fnet import FNet
-from vitx.attention.grid import (
-  AxialAttention,
-  NeighborhoodAttention,
-  ShiftedWindowAttention,
-)
-from vitx.attention.linear_transformer import LinearTransformer
-from vitx.attention.linformer import Linformer
-from vitx.attention.locality import LocalityAttention
-from vitx.attention.longformer import LongformerAttention
-from vitx.attention.mlp_mixing import MLPMixing
-from vitx.attention.named_pattern import GivenPatternAttention
-from vitx.attention.nystromformer import Nystromformer
 from vitx.attention.pattern import PatternAttention
-from vitx.attention.performer import Performer
-from vitx.attention.random_graph import ErdosRenyiAttention, WattsStrogatzAttention
-from vitx.attention.shaped import ShapedAttention
-from vitx.attention.softmax import SoftmaxAttention
-from vitx.attention.sparse_transformer import FixedAttention, StridedAttention
-from vitx.attention.sparsifiner import Sparsifiner
-from vitx.attention.xcit import CrossCovarianceAttention
+from vitx.config.registry import Table
 from vitx.layers.projections import from_heads, to_heads
 
 # The model sets these fields, not the config entry of a mixer.
 FROM_MODEL = ("num_heads", "dtype", "layer", "depth", "name")
-MIXERS = {
-  "axial": AxialAttention,
-  "bigbird": BigBirdAttention,
-  "bilevel": BilevelAttention,
-  "cvt": CvTAttention,
-  "erdos_renyi": ErdosRenyiAttention,
-  "fixed": FixedAttention,
-  "fnet": FNet,
-  "levit": LeViTAttention,
-  "linear_transformer": LinearTransformer,
-  "linformer": Linformer,
-  "locality": LocalityAttention,
-  "longformer": LongformerAttention,
-  "mlp_mixing": MLPMixing,
-  "neighborhood": NeighborhoodAttention,
-  "nystromformer": Nystromformer,
-  "pattern": GivenPatternAttention,
-  "performer": Performer,
-  "shaped": ShapedAttention,
-  "shifted_window": ShiftedWindowAttention,
-  "softmax": SoftmaxAttention,
-  "sparsifiner": Sparsifiner,
-  "strided": StridedAttention,
-  "watts_strogatz": WattsStrogatzAttention,
-  "xcit": CrossCovarianceAttention,
-}
+MIXERS = Table(
+  "vitx.attention",
+  axial="grid:AxialAttention",
+  bigbird="bigbird:BigBirdAttention",
+  bilevel="bilevel:BilevelAttention",
+  cvt="conv_attention:CvTAttention",
+  erdos_renyi="random_graph:ErdosRenyiAttention",
+  fixed="sparse_transformer:FixedAttention",
+  fnet="fnet:FNet",
+  levit="conv_attention:LeViTAttention",
+  linear_transformer="linear_transformer:LinearTransformer",
+  linformer="linformer:Linformer",
+  locality="locality:LocalityAttention",
+  longformer="longformer:LongformerAttention",
+  mlp_mixing="mlp_mixing:MLPMixing",
+  neighborhood="grid:NeighborhoodAttention",
+  nystromformer="nystromformer:Nystromformer",
+  pattern="named_pattern:GivenPatternAttention",
+  performer="performer:Performer",
+  shaped="shaped:ShapedAttention",
+  shifted_window="grid:ShiftedWindowAttention",
+  softmax="softmax:SoftmaxAttention",
+  sparsifiner="sparsifiner:Sparsifiner",
+  strided="sparse_transformer:StridedAttention",
+  watts_strogatz="random_graph:WattsStrogatzAttention",
+  xcit="xcit:CrossCovarianceAttention",
+)
+__getattr__ = MIXERS.attribute
 
-__all__ = [
-  "FROM_MODEL",
-  "MIXERS",
-  "AttentionModule",
-  "PatternAttention",
-  "Properties",
-  "TokenMixer",
-  "from_heads",
-  "to_heads",
-]
-__all__ += sorted(mixer.__name__ for mixer in MIXERS.values())
+__all__ = ["FROM_MODEL", "MIXERS", "AttentionModule", "PatternAttention", "Properties"]
+__all__ += ["TokenMixer", "from_heads", "to_heads"]
+__all__ += sorted(place.partition(":")[2] for place in MIXERS.data.values())
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

@@ -173,11 +173,7 @@ class AttentionModule(TokenMixer):
     return to_heads(heads or self.num_heads, dim, name, **fields)(x)
 
   def project(
-    self,
-    x: jax.Array,
-    value_dim: int | None = None,
-    value_bias: bool = True,
-    key_bias: bool = True,
+    self, x: jax.Array, value_dim: int | None = None, value_bias: bool = True, key_bias: bool = True
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Projects tokens (B, N, C) to queries, keys and values (B, N, H, D).
 

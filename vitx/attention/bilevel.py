@@ -51,19 +51,9 @@ class BilevelAttention(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask = None, train: bool
   ) -> Tokens:
-    """Mixes tokens.
-
-    Args:
-      x: The tokens, (B, N, C).
-      layout: The arrangement of the tokens.
-      mask: A boolean mask (B, N), True = may be attended. Masked tokens contribute exactly nothing.
-      train: Not used, since nothing is random.
-
-    Returns:
-      The mixed tokens, (B, N, C).
-    """
+    """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing."""
     numbers = region_numbers(layout.grid, self.regions)
     q, k, v = self.project(x)  # (B, N, H, D)
     P = layout.prefix

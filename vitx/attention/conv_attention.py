@@ -61,7 +61,7 @@ class LeViTAttention(_BatchStatisticsAttention):
 
   @nn.compact
   def __call__(
-    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask = None, train: bool
   ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable."""
 
@@ -97,7 +97,7 @@ class CvTAttention(_BatchStatisticsAttention):
 
   @nn.compact
   def __call__(
-    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask = None, train: bool
   ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); in training the collection "batch_stats" must be mutable."""
     if layout.prefix:

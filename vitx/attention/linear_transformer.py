@@ -30,8 +30,8 @@ class LinearTransformer(AttentionModule):
     x: Tokens,
     layout: TokenLayout,
     *,
-    mask: TokenMask | None = None,
-    at: TokenPlaces | None = None,
+    mask: TokenMask = None,
+    at: TokenPlaces = None,
     train: bool,
   ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing.

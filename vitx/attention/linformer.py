@@ -47,18 +47,11 @@ class Linformer(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask = None, train: bool
   ) -> Tokens:
-    """Mixes tokens.
+    """Maps (B, N, C), with the N of `init`, to (B, N, C), and drops probabilities if `train`.
 
-    Args:
-      x: The tokens, (B, N, C), with the N of `init`.
-      layout: The arrangement of the tokens, for rotary positions.
-      mask: A boolean mask (B, N), True = may be attended. Masked tokens are left out of every slot.
-      train: Whether dropout is active; it draws from the stream "dropout".
-
-    Returns:
-      The mixed tokens, (B, N, C).
+    Tokens whose `mask` (B, N) is False are left out of every slot.
     """
     length, width = x.shape[1:]
     kv_heads = 1 if self.one_kv_head else None

@@ -31,10 +31,7 @@ class LocalityAttention(GivenPatternAttention):
   """
 
   properties: ClassVar = Properties(
-    accepts_causal=True,
-    permutation_equivariant=True,
-    masking_is_deletion=True,
-    flops_exponent=2.0,
+    accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
   )
   logged: ClassVar = ("temperature",)
 

@@ -52,7 +52,8 @@ class LongformerAttention(PatternAttention):
     out, matrix = super()._attend(x, q, k, v, layout, scale, mask, train)
     if self.global_projections == "shared":
       return out, matrix
-    rows = self._rows(layout)
+    prefix = range(layout.prefix) if self.prefix_global else ()
+    rows = np.unique([*prefix, *(token % layout.length for token in self.global_tokens)])
     q, k, v = (self._global(x, name) for name in ("query", "key", "value"))
     q, k = self.apply_positions(q, k, layout, scale)
     implementation = "kernelized" if matrix is None else "masked"
@@ -71,8 +72,3 @@ class LongformerAttention(PatternAttention):
 
     dim = self.value_dim if name == "value" else None
     return self.to_heads(x, f"{name}_global", dim, kernel_init=copy)
-
-  def _rows(self, layout: TokenLayout) -> np.ndarray:
-    """Returns the indices of the global tokens in the sequence, ascending."""
-    prefix = range(layout.prefix) if self.prefix_global else ()
-    return np.unique([*prefix, *(token % layout.length for token in self.global_tokens)])

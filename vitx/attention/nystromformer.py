@@ -3,7 +3,6 @@
 from typing import Annotated, ClassVar, Literal
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from vitx import ops
@@ -48,7 +47,7 @@ class Nystromformer(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask = None, train: bool
   ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing."""
     length, width = x.shape[1:]
@@ -56,7 +55,11 @@ class Nystromformer(AttentionModule):
     x = jnp.pad(x, ((0, 0), (front, 0), (0, 0)))
     mask = None if mask is None else jnp.pad(mask, ((0, 0), (front, 0)))
     q, k, v = self.project(x)  # (B, N, H, D)
-    q, k = self._apply_positions(q, k, layout, front)
+    placed = self.apply_positions(q[:, front:], k[:, front:], layout)
+    if front:  # the padding has no positions
+      q, k = (jnp.concatenate([y[:, :front], z], 1) for y, z in zip((q, k), placed, strict=True))
+    else:
+      q, k = placed
     v = hide_tokens(v, mask)
     out, matrix = ops.nystrom_attention(
       q,
@@ -74,10 +77,3 @@ class Nystromformer(AttentionModule):
       taps = self.param("convolution", init, (self.kernel_size, self.num_heads), jnp.float32)
       out = out + depthwise_convolution(v, taps)
     return from_heads(width, dtype=self.dtype)(out[:, front:])
-
-  def _apply_positions(self, q: jax.Array, k: jax.Array, layout: TokenLayout, front: int):
-    """Applies positions to queries and keys, except to the first `front` tokens (the padding)."""
-    placed = self.apply_positions(q[:, front:], k[:, front:], layout)
-    if not front:
-      return placed
-    return (jnp.concatenate([y[:, :front], z], axis=1) for y, z in zip((q, k), placed, strict=True))

@@ -76,8 +76,8 @@ class PatternAttention(AttentionModule):
     x: Tokens,
     layout: TokenLayout,
     *,
-    mask: TokenMask | None = None,
-    at: TokenPlaces | None = None,
+    mask: TokenMask = None,
+    at: TokenPlaces = None,
     train: bool,
   ) -> Tokens:
     """Mixes tokens.

@@ -65,8 +65,8 @@ class Performer(AttentionModule):
     x: Tokens,
     layout: TokenLayout,
     *,
-    mask: TokenMask | None = None,
-    at: TokenPlaces | None = None,
+    mask: TokenMask = None,
+    at: TokenPlaces = None,
     train: bool,
   ) -> Tokens:
     """Mixes tokens.
@@ -137,9 +137,7 @@ class Performer(AttentionModule):
       return projection.value
     epoch, into = calls.value // self.redraw, calls.value % self.redraw
     projection.value = jax.lax.cond(
-      (into == 0) & (epoch > 0),
-      lambda: draw(seed.value, epoch),
-      lambda: projection.value,
+      (into == 0) & (epoch > 0), lambda: draw(seed.value, epoch), lambda: projection.value
     )
     calls.value = calls.value + 1
     return projection.value

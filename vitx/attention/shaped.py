@@ -68,7 +68,7 @@ class ShapedAttention(AttentionModule):
 
   @nn.compact
   def __call__(
-    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask = None, train: bool
   ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False contribute nothing."""
     x = x.astype(self.dtype)

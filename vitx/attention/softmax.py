@@ -31,10 +31,7 @@ class SoftmaxAttention(AttentionModule):
   """
 
   properties: ClassVar = Properties(
-    accepts_causal=True,
-    permutation_equivariant=True,
-    masking_is_deletion=True,
-    flops_exponent=2.0,
+    accepts_causal=True, permutation_equivariant=True, masking_is_deletion=True, flops_exponent=2.0
   )
 
   decodes: ClassVar = True
@@ -52,8 +49,8 @@ class SoftmaxAttention(AttentionModule):
     x: Tokens,
     layout: TokenLayout,
     *,
-    mask: TokenMask | None = None,
-    at: TokenPlaces | None = None,
+    mask: TokenMask = None,
+    at: TokenPlaces = None,
     also: str = "",
     train: bool,
   ) -> Any:

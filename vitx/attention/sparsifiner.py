@@ -73,13 +73,7 @@ class Sparsifiner(AttentionModule):
 
   @nn.compact
   def __call__(
-    self,
-    x: Tokens,
-    layout: TokenLayout,
-    *,
-    mask: TokenMask | None = None,
-    also: str = "",
-    train: bool,
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask = None, also: str = "", train: bool
   ) -> Any:
     """Mixes tokens.
 

@@ -43,7 +43,7 @@ class CrossCovarianceAttention(TokenMixer):
 
   @nn.compact
   def __call__(
-    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask | None = None, train: bool
+    self, x: Tokens, layout: TokenLayout, *, mask: TokenMask = None, train: bool
   ) -> Tokens:
     """Maps (B, N, C) to (B, N, C); tokens whose `mask` (B, N) is False count as zeros."""
     dim = resolve_head_dim(x.shape[-1], self.num_heads, None)

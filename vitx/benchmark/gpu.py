@@ -24,6 +24,7 @@ from vitx.ops.patterns import Causal, Full, Neighborhood, Pattern, Strided, Wind
 from vitx.ops.rule import Rule
 from vitx.ops.sparse import triton_attention
 from vitx.ops.sparse.attend import block_mask
+from vitx.tasks.settle import complete_config
 from vitx.training import trial
 
 PARTS = ("check", "tiles", "steps", "table")
@@ -173,11 +174,7 @@ def _format(value: float | None, digits: int) -> str:
 
 
 def measure_steps(
-  say: Say,
-  texts: Sequence[str] = STEPS,
-  *,
-  end: float = math.inf,
-  effort: Mapping[str, Any],
+  say: Say, texts: Sequence[str] = STEPS, *, end: float = math.inf, effort: Mapping[str, Any]
 ) -> str:
   """Times the training steps of some configs and returns a table of times and memory.
 
@@ -195,18 +192,18 @@ def measure_steps(
       say(f"{text}: no time left")
       continue
     say(f"{text}: a training step")
-    config = trial.complete_config(load_config(text))
+    settings = complete_config(load_config(text))
     seconds, size = None, None
     try:
-      dispatch = trial.compile_dispatch(config, 1)
+      dispatch = trial.compile_dispatch(settings, 1)
       size = cost.compiled_bytes(dispatch.program.compiled)
       timing.check_memory(size or 0)
-      runs = {"": dispatch.start(trial.begin(config))}
+      runs = {"": dispatch.start(trial.begin(settings))}
       seconds = timing.interleave(runs, **effort)[""].seconds
     except (timing.TooLargeError, jax.errors.JaxRuntimeError) as error:
       say(f"{text}: {_shorten(error)}")
     figures = (seconds and 1e3 * seconds, 2), (size and size / 1e6, 0)
-    cells.append((text, str(config.batch_size), *(_format(*figure) for figure in figures)))
+    cells.append((text, str(settings.batch_size), *(_format(*figure) for figure in figures)))
   return markdown.table(cells)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from PIL import Image
 
+from vitx.config.fields import seed_of
 from vitx.config.loader import load_config
 from vitx.data import order
 from vitx.data.dataset import read_encoded
@@ -54,24 +55,24 @@ def measure_rates(
   """
   for read in readers.values():
     read()
-  found: dict[str, list[float]] = {name: [] for name in readers}
+  rates_of: dict[str, list[float]] = {name: [] for name in readers}
   for run in range(runs):
     say(f"run {run + 1} of {runs}")
     for name, read in readers.items():
       start = clock()
       read()
-      found[name].append(examples / (clock() - start))
-  return found
+      rates_of[name].append(examples / (clock() - start))
+  return rates_of
 
 
-def format_rates(found: Mapping[str, list[float]]) -> str:
+def format_rates(rates_of: Mapping[str, list[float]]) -> str:
   """Returns the examples per second of every run, and the ratio to Pillow, as text."""
   lines = []
-  for name, rates in found.items():
+  for name, rates in rates_of.items():
     values = "  ".join(f"{rate:,.0f}" for rate in rates)
     lines.append(f"{name:<24}{values}  median {statistics.median(rates):,.0f}")
-  if PILLOW in found:
-    ratios = [a / b for a, b in zip(found[STREAM], found[PILLOW], strict=True)]
+  if PILLOW in rates_of:
+    ratios = [a / b for a, b in zip(rates_of[STREAM], rates_of[PILLOW], strict=True)]
     values = "  ".join(f"{ratio:.2f}" for ratio in ratios)
     lines.append(f"{'ratio':<24}{values}  median {statistics.median(ratios):.2f}")
   return "\n".join(lines)
@@ -86,7 +87,7 @@ def open_streamed(text: str) -> Experiment:
 
 def count_steps(experiment: Experiment, examples: int) -> int:
   """Returns the number of steps that read about `examples` examples."""
-  return max(1, examples // experiment.config.batch_size)
+  return max(1, examples // experiment.settings.batch_size)
 
 
 def make_stream(examples: int, text: str) -> Callable[[], None]:
@@ -108,9 +109,10 @@ def read_batches(experiment: Experiment, examples: int) -> Callable[[], None]:
 def make_readers(experiment: Experiment, examples: int) -> dict[str, Callable[[], None]]:
   """Returns the readers to compare: one of training batches and, for image files, one by Pillow."""
   readers = {STREAM: read_batches(experiment, examples)}
-  config, train = experiment.config, experiment.examples.train
-  positions = np.arange(count_steps(experiment, examples) * config.batch_size)
-  which = order.example_at(config.data_seed, positions, len(train), config.data.repeats)
+  settings, train = experiment.settings, experiment.examples.train
+  positions = np.arange(count_steps(experiment, examples) * settings.batch_size)
+  seed = seed_of(settings, "data_seed")
+  which = order.example_at(seed, positions, len(train), settings.data.repeats)
   images = [read_encoded(train, i).get("image") for i in which.tolist()]
   stored = [image for image in images if isinstance(image, Encoded)]
   if stored:

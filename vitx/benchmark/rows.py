@@ -3,8 +3,8 @@
 The costs are the columns of the table of `vitx plan`, which are those of Nauen et al. (Which
 Transformer to Favor, WACV 2025). Memory and seconds of a training step grow linearly with its
 examples. So measurements at two batch sizes give a line for the memory and one for the time, and
-the line of the memory gives the largest batch. A completed config is one that
-`trial.complete_config` returned.
+the line of the memory gives the largest batch. The settings of a row are those that
+`settle.complete_config` returned.
 """
 
 import functools
@@ -13,15 +13,16 @@ from fractions import Fraction
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.analysis.counting import count_variables
 from vitx.analysis.shapes import variable_shapes
 from vitx.benchmark import timing
 from vitx.config.errors import ConfigError
+from vitx.config.fields import RunSettings, change
 from vitx.ops.implementation import choosing_by, current_rule
 from vitx.tasks import build_task
+from vitx.tasks.settle import complete_config
 from vitx.training import trial
 from vitx.training.compilation import count_steps
 
@@ -36,7 +37,7 @@ Costs = dict[str, Any]  # The values by column; unknown values are left out.
 
 def fill(
   row: Costs,
-  config: ConfigDict,
+  settings: RunSettings,
   computed: Mapping[str, Callable],
   *,
   memory: float | None,
@@ -50,31 +51,33 @@ def fill(
 
   Args:
     row: The row to fill.
-    config: The completed config of the row.
+    settings: The settings of the row.
     computed: The functions that compute the config file's own columns, by column name. Each takes
-      the config and the number of parameters that torchsummary counts.
+      the settings and the number of parameters that torchsummary counts.
     memory: The bytes that a device may use, or `None` to compile nothing.
     timed: Whether to run the training steps.
     effort: The arguments of `timing.interleave` for finding the best batch sizes, or `None` to skip
       this.
     say: A function that prints progress.
   """
-  row |= count(config)
-  values = {key: value(config, row["parameters_torchsummary"]) for key, value in computed.items()}
+  row |= count(settings)
+  values = {key: value(settings, row["parameters_torchsummary"]) for key, value in computed.items()}
   row |= {key: value for key, value in values.items() if value is not None}
   if memory is None:
     return
-  row |= compile_costs(config)
-  row |= measure_needs(config, say, timed=timed)
-  row |= {f"batch_{unit}": scale(row, unit, split_batch(config)) for unit in ("mb", *["s"] * timed)}
-  row["largest_batch"] = find_largest(row, memory, config.grad_accum_steps) * jax.device_count()
+  row |= compile_costs(settings)
+  row |= measure_needs(settings, say, timed=timed)
+  row |= {
+    f"batch_{unit}": scale(row, unit, split_batch(settings)) for unit in ("mb", *["s"] * timed)
+  }
+  row["largest_batch"] = find_largest(row, memory, settings.grad_accum_steps) * jax.device_count()
   if effort:
-    row |= measure_rates(config, say=say, **effort)
+    row |= measure_rates(settings, say=say, **effort)
 
 
-def count(config: ConfigDict) -> Costs:
-  """Returns a completed config's parameters, and the FLOPs of a forward pass of one example."""
-  task = build_task(config)
+def count(settings: RunSettings) -> Costs:
+  """Returns a network's parameters, and the FLOPs of a forward pass of one example."""
+  task = build_task(settings)
   variables = variable_shapes(task.model, task.input_spec)
   infer = functools.partial(task.model.apply, train=False)
   flops = functools.partial(cost.flops, infer, variables, task.input_spec)
@@ -87,30 +90,22 @@ def count(config: ConfigDict) -> Costs:
   }
 
 
-def compile_costs(config: ConfigDict) -> Costs:
+def compile_costs(settings: RunSettings) -> Costs:
   """Returns the memory in MB of the compiled programs of training and of inference.
 
   The memory of a training step with `BATCH` examples is also split into parts. Inference has the
   batch sizes `INFERENCE`.
   """
-  parts = trial.split_training_bytes(_set_batch(config, BATCH))
+  parts = trial.split_training_bytes(_set_batch(settings, BATCH))
   used: dict[str, int | None] = {f"train_{part}": size for part, size in parts.items()}
   used |= {"train": sum(parts.values()) or None}
-  used |= {f"inference_{n}": trial.measure_inference_bytes(config, n) for n in INFERENCE}
+  used |= {f"inference_{n}": trial.measure_inference_bytes(settings, n) for n in INFERENCE}
   return {f"{what}_mb": size / 1e6 for what, size in used.items() if size is not None}
 
 
-def _set_batch(config: ConfigDict, batch: int) -> ConfigDict:
-  """Returns a config whose step has `batch` examples and no gradient accumulation."""
-  return with_settings(config, {"batch_size": batch, "grad_accum_steps": 1})
-
-
-def with_settings(config: ConfigDict, settings: Mapping[str, Any]) -> ConfigDict:
-  """Returns a copy of a config with other values of some fields, given by their paths."""
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.update_from_flattened_dict(settings)
-  return config
+def _set_batch(settings: RunSettings, batch: int) -> RunSettings:
+  """Returns settings whose step has `batch` examples and no gradient accumulation."""
+  return change(settings, {"batch_size": batch, "grad_accum_steps": 1})
 
 
 def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
@@ -120,8 +115,8 @@ def grow(unit: str, sizes: Sequence[int], values: Sequence[float]) -> Costs:
   becomes 0. The unit in the columns' names is "mb" or "s".
   """
   (small, large), (low, high) = sizes, values
-  each = max(0.0, (high - low) / (large - small))
-  return {f"step_{unit}": max(0.0, low - each * small), f"example_{unit}": each}
+  slope = max(0.0, (high - low) / (large - small))
+  return {f"step_{unit}": max(0.0, low - slope * small), f"example_{unit}": slope}
 
 
 def scale(needs: Costs, unit: str, size: int) -> float:
@@ -148,14 +143,14 @@ def find_largest(needs: Costs, memory: float, step: int) -> int:
 
 
 def measure_needs(
-  config: ConfigDict, say: Callable[[str], None], *, timed: bool, most: int = LARGEST_PROBE
+  settings: RunSettings, say: Callable[[str], None], *, timed: bool, most: int = LARGEST_PROBE
 ) -> Costs:
   """Measures the memory, and optionally the time, of a training step at two batch sizes.
 
   A line through the two measurements gives the memory and the time at any batch size (`scale`).
 
   Args:
-    config: The completed config; its `batch_size` bounds the sizes.
+    settings: The settings; their `batch_size` bounds the sizes.
     say: A function that prints progress.
     timed: Whether the steps are also run and timed.
     most: The limit on the larger batch size, in examples for each device.
@@ -165,17 +160,17 @@ def measure_needs(
     `example_mb` is the memory that each example adds. If `timed`, `step_s` and `example_s` are the
     times in seconds.
   """
-  unit = config.grad_accum_steps
-  sizes = probe_sizes(min(split_batch(config), most), unit)
+  unit = settings.grad_accum_steps
+  sizes = probe_sizes(min(split_batch(settings), most), unit)
   say(f"compiling steps of {sizes[0]} and {sizes[1]} examples for each device")
-  steps = config.steps_per_dispatch or count_steps(trial.count_training_flops(config))
-  compiled = [_compile(config, size, steps) for size in sizes]
-  used: list[Any] = [cost.compiled_bytes(each.program.compiled) for each in compiled]
+  steps = settings.steps_per_dispatch or count_steps(trial.count_training_flops(settings))
+  compiled = [_compile(settings, size, steps) for size in sizes]
+  used: list[Any] = [cost.compiled_bytes(probe.program.compiled) for probe in compiled]
   smaller = sizes[1] // 4
   if timed and max(used) > find_memory() and probe_sizes(smaller, unit) < sizes:
-    return measure_needs(config, say, timed=True, most=smaller)
+    return measure_needs(settings, say, timed=True, most=smaller)
   needs = grow("mb", sizes, [size / 1e6 for size in used])
-  return needs | (grow("s", sizes, _time(compiled, config)) if timed else {})
+  return needs | (grow("s", sizes, _time(compiled, settings)) if timed else {})
 
 
 def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
@@ -184,72 +179,72 @@ def probe_sizes(batch: int, unit: int) -> tuple[int, int]:
   return max(1, large // 4) * unit, large * unit
 
 
-def split_batch(config: ConfigDict) -> int:
+def split_batch(settings: RunSettings) -> int:
   """Returns the number of a batch's examples that each device gets."""
-  return max(1, config.batch_size // jax.device_count())
+  return max(1, settings.batch_size // jax.device_count())
 
 
-def _compile(config: ConfigDict, size: int, steps: int) -> trial.Dispatch:
-  """Compiles steps of `size` examples with the implementations that the config's batch picks."""
-  with choosing_by(current_rule().scaled(Fraction(size, split_batch(config)))):
+def _compile(settings: RunSettings, size: int, steps: int) -> trial.Dispatch:
+  """Compiles steps of `size` examples with the implementations that the whole batch picks."""
+  with choosing_by(current_rule().scaled(Fraction(size, split_batch(settings)))):
     whole = {"batch_size": size * jax.device_count()}
-    return trial.compile_dispatch(with_settings(config, whole), steps)
+    return trial.compile_dispatch(change(settings, whole), steps)
 
 
-def _time(programs: Sequence[trial.Dispatch], config: ConfigDict) -> list[float]:
+def _time(programs: Sequence[trial.Dispatch], settings: RunSettings) -> list[float]:
   """Returns the median seconds of a step of each program; the programs take turns."""
-  state = jax.device_get(trial.begin(config))
-  runs = {str(number): each.start(state) for number, each in enumerate(programs)}
+  state = jax.device_get(trial.begin(settings))
+  runs = {str(number): probe.start(state) for number, probe in enumerate(programs)}
   times = timing.interleave(runs, repeats=RUNS, seconds=SECONDS)
   return [
-    times[name].seconds / each.program.steps for name, each in zip(runs, programs, strict=True)
+    times[name].seconds / probe.program.steps for name, probe in zip(runs, programs, strict=True)
   ]
 
 
-def find_memory(given: float | None = None) -> float:
-  """Returns the bytes that a device may use: `given`, or the share `USABLE` of its free memory.
+def find_memory(limit: float | None = None) -> float:
+  """Returns the bytes that a device may use: `limit`, or the share `USABLE` of its free memory.
 
   CPU devices share one memory, which is divided among them.
   """
-  memory = given or USABLE * timing.find_free_bytes()
+  memory = limit or USABLE * timing.find_free_bytes()
   return memory / jax.local_device_count() if jax.default_backend() == "cpu" else memory
 
 
 def measure_remedies(
-  config: ConfigDict, needs: Costs, memory: float
+  settings: RunSettings, needs: Costs, memory: float
 ) -> Iterator[tuple[Costs, int]]:
   """Yields changes of settings that may make a batch fit, the cheapest in time first.
 
   Each item has the changed settings and the compiled memory of a step with them, in bytes. The
   changes are, in this order: gradient accumulation with the fewest micro-batches that fit according
   to `needs`; bfloat16; remat; bfloat16 and remat; and both of these with micro-batches of one
-  example per device. Settings that the config already has are left out. The iteration ends after
+  example per device. Changes that the settings already have are left out. The iteration ends after
   the first item that changes several settings and fits.
 
   Args:
-    config: The completed config, whose batch does not fit.
+    settings: The settings, whose batch does not fit.
     needs: The columns from `measure_needs`.
     memory: The bytes that a device may use.
   """
-  accum, batch = config.grad_accum_steps, split_batch(config)
+  accum, batch = settings.grad_accum_steps, split_batch(settings)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
-  half: Costs = {"model.dtype": "bfloat16"} if config.model.get("dtype") == "float32" else {}
-  again: Costs = {"model.remat": True} if config.model.get("remat") is False else {}
+  half: Costs = {"model.dtype": "bfloat16"} if settings.model.get("dtype") == "float32" else {}
+  again: Costs = {"model.remat": True} if settings.model.get("remat") is False else {}
   # A step of `needs` has `accum` micro-batches, so it needs as much as k micro-batches of its size.
   fits = [k for k in counts if scale(needs, "mb", accum * batch // k) <= memory / 1e6][:1]
   tries = [*({"grad_accum_steps": k} for k in fits), half, again, half | again]
   tries += [{"grad_accum_steps": k} | half | again for k in counts[-1:] if half or again]
-  for number, settings in enumerate(tries):
-    if settings and settings not in tries[:number]:
-      changed = with_settings(config, {"batch_size": batch} | settings)
+  for number, changes in enumerate(tries):
+    if changes and changes not in tries[:number]:
+      changed = change(settings, {"batch_size": batch} | changes)
       used: Any = trial.measure_training_bytes(changed)
-      yield settings, used
-      if used <= memory and len(settings) > 1:
+      yield changes, used
+      if used <= memory and len(changes) > 1:
         return
 
 
 def measure_peaks(
-  configs: Mapping[str, ConfigDict], say: Callable[[str], None]
+  configs: Mapping[str, Mapping[str, Any]], say: Callable[[str], None]
 ) -> dict[str, Costs]:
   """Measures the peak memory of training each row, each in a process of its own.
 
@@ -281,29 +276,29 @@ def _read_peak() -> int:
   return (jax.local_devices()[0].memory_stats() or {})["peak_bytes_in_use"]
 
 
-def _make_step(config: ConfigDict) -> Callable[[], None]:
-  config = trial.complete_config(config)
-  return _make(trial.prepare_training, lambda: trial.begin(config), config, BATCH)
+def _make_step(config: Mapping[str, Any]) -> Callable[[], None]:
+  settings = complete_config(config)
+  return _make(trial.prepare_training, lambda: trial.begin(settings), settings, BATCH)
 
 
-def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
+def measure_rates(settings: RunSettings, **effort: Any) -> Costs:
   """Returns the examples per second of training and inference on one device.
 
   Each rate is that of the fastest batch size, which is returned too.
 
   Args:
-    config: The completed config.
+    settings: The settings.
     **effort: Arguments of `timing.find_rates`.
   """
 
   def keep(start: Callable) -> Callable[[], Any]:
     """Returns a function that keeps an initial state on the host, where no step can donate it."""
-    return functools.cache(lambda: jax.device_get(start(config)))
+    return functools.cache(lambda: jax.device_get(start(settings)))
 
   train, infer = keep(trial.begin), keep(trial.begin_inference)
   makers = {
-    "train": functools.partial(_make, trial.prepare_training, train, config),
-    "inference": functools.partial(_make, trial.prepare_inference, infer, config),
+    "train": functools.partial(_make, trial.prepare_training, train, settings),
+    "inference": functools.partial(_make, trial.prepare_inference, infer, settings),
   }
   row: Costs = {}
   for kind, rate in timing.find_rates(makers, **effort).items():
@@ -312,10 +307,10 @@ def measure_rates(config: ConfigDict, **effort: Any) -> Costs:
 
 
 def _make(
-  prepare: Callable, start: Callable[[], Any], config: ConfigDict, batch: int
+  prepare: Callable, start: Callable[[], Any], settings: RunSettings, batch: int
 ) -> Callable[[], None]:
   """Compiles a program of `trial` for `batch` examples, and returns a function that runs it."""
-  program, needed = prepare(_set_batch(config, batch), start)
+  program, needed = prepare(_set_batch(settings, batch), start)
   if needed is not None:
     timing.check_memory(needed)
   return program

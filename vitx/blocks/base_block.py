@@ -11,6 +11,7 @@ from vitx.config.errors import ConfigError
 from vitx.layers.dropout import Dropout
 from vitx.layers.mlp import MLP, gelu
 from vitx.ops.layout import TokenLayout
+from vitx.ops.shapes import TokenMask, TokenPlaces, Tokens
 
 Mix = Callable[[jax.Array], jax.Array]
 
@@ -41,13 +42,13 @@ class Block(nn.Module):
   @nn.compact
   def __call__(
     self,
-    x: jax.Array,
+    x: Tokens,
     layout: TokenLayout,
     *,
-    mask: jax.Array | None = None,
-    at: jax.Array | None = None,
+    mask: TokenMask = None,
+    at: TokenPlaces = None,
     train: bool,
-  ) -> jax.Array:
+  ) -> Tokens:
     """Maps tokens (B, N, C) to (B, N, C).
 
     Args:

@@ -1,22 +1,19 @@
 """The table `BLOCKS`, which maps the names that configs use to classes of blocks."""
 
-from vitx.blocks.parallel import ParallelBlock
-from vitx.blocks.pre_norm import NormalizedStreamBlock, PreNormBlock
-from vitx.blocks.simplified import SASBlock, SASParallelBlock, SimplifiedBlock
-from vitx.blocks.sparse_transformer import SparseTransformerBlock
-from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
+from vitx.config.registry import Table
 
 # The model sets these fields, not the config entry of a block.
 FROM_MODEL = ("token_mixer", "norm", "mlp_dim", "dropout", "stochastic_depth", "dtype", "name")
 
-BLOCKS = {
-  "normalized_stream": NormalizedStreamBlock,
-  "parallel": ParallelBlock,
-  "pre_norm": PreNormBlock,
-  "sas": SASBlock,
-  "sas_p": SASParallelBlock,
-  "simplified": SimplifiedBlock,
-  "skipless": SkiplessBlock,
-  "sparse_transformer": SparseTransformerBlock,
-  "vanilla": VanillaBlock,
-}
+BLOCKS = Table(
+  "vitx.blocks",
+  normalized_stream="pre_norm:NormalizedStreamBlock",
+  parallel="parallel:ParallelBlock",
+  pre_norm="pre_norm:PreNormBlock",
+  sas="simplified:SASBlock",
+  sas_p="simplified:SASParallelBlock",
+  simplified="simplified:SimplifiedBlock",
+  skipless="vanilla:SkiplessBlock",
+  sparse_transformer="sparse_transformer:SparseTransformerBlock",
+  vanilla="vanilla:VanillaBlock",
+)

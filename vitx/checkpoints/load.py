@@ -1,6 +1,7 @@
 """Loads a trained model from its workdir."""
 
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -17,36 +18,33 @@ from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.config import registry
 from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError
+from vitx.config.fields import RunSettings, read_settings, to_config
 from vitx.ops.implementation import current_rule
 from vitx.tasks import TASKS, build_task
-from vitx.tasks.base import Task
+from vitx.tasks.base import Task, init_variables
+from vitx.tasks.settle import Settled
 
 CHOICES = ("best", "latest")
 WEIGHTS = ("ema", "raw")
 WANTED = ("params", "ema", "model_state")  # parts of the training state; "opt_state" is not read
-TASK_SECTIONS = (
-  "model",
-  "task",
-  "data",
-  "evaluation",
-  "augment",
-)  # sections on which a task of vitx itself depends
+# Sections on which a task of vitx itself depends.
+TASK_SECTIONS = ("model", "task", "data", "evaluation", "augment")
 TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # the most tasks per process and programs per task
 
 T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Loaded:
-  """A trained model with its task, weights and config.
+class Loaded(Settled):
+  """A trained model with its settings, task and weights.
 
   Attributes:
+    settings: The settings of the run. Relative paths of its data count from the folder of the
+      training, and are absolute here if that is another folder.
     task: The task that the model learned, which has the network, prepares the network's inputs and
       names its predictions.
     variables: The network's variable collections by name, such as "params", with the weights that
       the caller of `load` chose.
-    config: The resolved config of the run. Relative paths of its data count from the folder of the
-      training, and are absolute here if that is another folder.
     data: The run's record of its data, with the keys source, fingerprint, class_names, vocabulary.
     step: The step of the checkpoint.
     workdir: The workdir of the run, or the repository of the model.
@@ -54,26 +52,29 @@ class Loaded:
       them.
   """
 
-  task: Task
   variables: dict[str, Any]
-  config: ConfigDict
   data: Mapping[str, Any]
   step: int
   workdir: str
   programs: dict[Hashable, tuple[Task, Any]] = dataclasses.field(default_factory=dict, repr=False)
 
-  def with_task(self, config: ConfigDict) -> "Loaded":
-    """Returns a copy of this model whose task is built from another config.
+  @functools.cached_property
+  def config(self) -> ConfigDict:
+    """Returns the resolved config of the run, a copy of the settings that can be changed."""
+    return to_config(self.settings)
 
-    The copy keeps the weights and `self.config`.
+  def with_task(self, settings: RunSettings) -> "Loaded":
+    """Returns a copy of this model whose task is built from other settings.
+
+    The copy keeps the weights and `self.settings`.
 
     Args:
-      config: The config of the task, such as a changed copy of `self.config`.
+      settings: The settings of the task, such as `fields.change(self.settings, ...)`.
 
     Raises:
-      ShapeMismatch: The network of the other config has other parameters than `self.variables`.
+      ShapeMismatch: The network of the other settings has other parameters than `self.variables`.
     """
-    task, programs = build_once(config)
+    task, programs = build_once(settings)
     where = f"the model of {self.workdir}"
     tree.check_match(tree.name_leaves(self.variables), _variable_shapes(task), where)
     return dataclasses.replace(self, task=task, programs=programs)
@@ -127,16 +128,16 @@ def load(
   """
   workdir = wd.find_run(workdir)
   config, data = wd.read_config(workdir), wd.read_data(workdir)
-  wd.follow_places(config.data, data.get("places", {}))
+  wd.follow_places(config["data"], data.get("places", {}))
 
-  def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+  def read(shapes: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
     restored = _read(workdir, checkpoint)
     state = restored.state
-    chose_best = config.get("evaluation", ConfigDict()).get("weights") or WEIGHTS
+    chose_best = config.get("evaluation", {}).get("weights") or WEIGHTS
     params = _choose_params(state, weights, chose_best[0])
     variables = {"params": params, **state.get("model_state", {})}
     where = f"checkpoint {restored.step} of {workdir}"
-    tree.check_match(tree.name_leaves(variables), wanted, where)
+    tree.check_match(tree.name_leaves(variables), shapes, where)
     return variables, restored.step
 
   return assemble(workdir, config, data, read, trust_code=trust_code)
@@ -144,7 +145,7 @@ def load(
 
 def assemble(
   place: str,
-  config: ConfigDict,
+  config: Mapping[str, Any],
   data: Mapping[str, Any],
   read: Callable[[dict[str, Any]], tuple[dict[str, Any], int]],
   *,
@@ -154,7 +155,7 @@ def assemble(
 
   Args:
     place: The workdir or the repository that has the model, for errors.
-    config: The resolved config of the run.
+    config: The resolved config of the run, as JSON values.
     data: The run's record of its data.
     read: A function that takes the shapes of the model's variables, and returns the variables and
       their step. It is called after the config has been checked.
@@ -162,19 +163,20 @@ def assemble(
   """
   try:
     with registry.trusting(trust_code):
-      task, programs = build_once(config)
-      wanted = _variable_shapes(task)
+      settings = read_settings(config)
+      task, programs = build_once(settings)
+      shapes = _variable_shapes(task)
   except ConfigError as error:
     raise ConfigError(f"the config of {place!r}: {error}") from error
   except Exception as error:
     error.add_note(f"while the config of {place!r} was read")
     raise
-  variables, step = read(wanted)
+  variables, step = read(shapes)
   _check_class_names(data, task, place)
   return Loaded(
+    settings=settings,
     task=task,
     variables=variables,
-    config=config,
     data=data,
     step=step,
     workdir=place,
@@ -192,18 +194,20 @@ def _check_class_names(data: Mapping[str, Any], task: Task, workdir: str | Path)
     )
 
 
-def build_once(config: ConfigDict) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
-  """Returns the task of a resolved config, and the dict of the task's compiled programs.
+def build_once(settings: RunSettings) -> tuple[Task, dict[Hashable, tuple[Task, Any]]]:
+  """Returns the task of resolved settings, and the dict of the task's compiled programs.
 
-  Both are kept for later calls with an equal config, so a process that loads, evaluates or predicts
+  Both are kept for later calls with equal settings, so a process that loads, evaluates or predicts
   in a loop compiles once. The number of kept tasks is limited, because compiled programs occupy
   memory and memory maps; Linux allows a process 65,530 maps.
   """
-  key = _make_key(config)
+  key = _make_key(settings)
   built = _BUILT.pop(key, None)
   if built is None:
-    built = build_task(config.copy_and_resolve_references()), {}
-    key = _make_key(config)  # the key depends on the config's code, which is imported only now
+    built = build_task(settings), {}
+    key = _make_key(
+      settings
+    )  # the key depends on the code that they name, which is imported only now
   _put_last(_BUILT, key, built, TASKS_KEPT)
   return built
 
@@ -218,9 +222,9 @@ def _put_last(entries: dict, key: Hashable, value: Any, most: int) -> None:
     del entries[next(iter(entries))]
 
 
-def _make_key(config: ConfigDict) -> Hashable:
-  """Returns a key that contains everything on which the task of a config depends."""
-  plain = wd.to_plain(config)
+def _make_key(settings: RunSettings) -> Hashable:
+  """Returns a key that contains everything on which the task of the settings depends."""
+  plain = wd.to_plain(settings)
   if str(plain["task"]["name"]) in TASKS:
     plain = {name: plain[name] for name in TASK_SECTIONS if name in plain}
   text = json.dumps(plain, sort_keys=True)
@@ -235,8 +239,8 @@ def _find_code(plain: Any) -> Iterator[Any]:
   and with whether they are allowed, because a later call may not trust them.
   """
   if isinstance(plain, dict | list):
-    for each in plain.values() if isinstance(plain, dict) else plain:
-      yield from _find_code(each)
+    for value in plain.values() if isinstance(plain, dict) else plain:
+      yield from _find_code(value)
   elif isinstance(plain, str) and ":" in plain:
     module, _, name = plain.partition(":")
     code: Any = sys.modules.get(module)
@@ -257,10 +261,7 @@ def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: st
 
 def _variable_shapes(task: Task) -> dict[str, Any]:
   """Returns the shapes of the variables of the task's model; nothing is allocated."""
-  batch = {
-    name: jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for name, x in task.element_spec.items()
-  }
-  return jax.eval_shape(task.init, jax.random.key(0), batch)
+  return jax.eval_shape(lambda key: init_variables(task, key), jax.random.key(0))
 
 
 def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:

@@ -176,8 +176,7 @@ class Lock:
       if self._path.exists():
         return False
       logging.warning(
-        "%s: locks of an object store are not safe; start only one training there",
-        self._directory,
+        "%s: locks of an object store are not safe; start only one training there", self._directory
       )
       self._write()
       return True

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from etils import epath
-from ml_collections import ConfigDict
 
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.outputs import check_folder
@@ -80,20 +79,11 @@ def list_steps(workdir: str | Path) -> list[int]:
 
 
 def to_plain(value: Any) -> Any:
-  """Converts a config to JSON values: dicts, lists, numbers, strings."""
-  if isinstance(value, ConfigDict | Mapping):
+  """Converts a config or settings to JSON values: dicts, lists, numbers, strings."""
+  if hasattr(value, "items"):
     return {key: to_plain(item) for key, item in value.items()}
   if isinstance(value, tuple | list):
     return [to_plain(item) for item in value]
-  return value
-
-
-def from_plain(value: Any) -> Any:
-  """Converts the JSON values of `to_plain` back: dicts become a ConfigDict, lists become tuples."""
-  if isinstance(value, dict):
-    return ConfigDict({key: from_plain(item) for key, item in value.items()})
-  if isinstance(value, list):
-    return tuple(from_plain(item) for item in value)
   return value
 
 
@@ -106,8 +96,8 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
   return flat
 
 
-def read_config(workdir: str | Path) -> ConfigDict:
-  """Reads the resolved config of a run.
+def read_config(workdir: str | Path) -> dict[str, Any]:
+  """Reads the resolved config of a run, as JSON values.
 
   Raises:
     ConfigError: The directory is no workdir, or `config.json` is damaged.
@@ -115,7 +105,7 @@ def read_config(workdir: str | Path) -> ConfigDict:
   path = epath.Path(workdir) / "config.json"
   if not path.exists():
     raise ConfigError(f"{path} is missing. Give the directory that --workdir named in training.")
-  return from_plain(read_json(workdir, "config.json"))
+  return read_json(workdir, "config.json")
 
 
 def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
@@ -141,7 +131,7 @@ def find_places(data: Mapping[str, Any]) -> dict[str, str]:
   return {field: str(path.absolute()) for field, path in relative.items() if path.exists()}
 
 
-def follow_places(data: ConfigDict, places: Mapping[str, str]) -> None:
+def follow_places(data: dict[str, Any], places: Mapping[str, str]) -> None:
   """Sets relative paths in `data` to the places that `find_places` recorded in training.
 
   A path that leads to its place from the current folder stays as it is, and so does a path whose
@@ -162,18 +152,19 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
   return data
 
 
-def find_class_names(workdir: str | Path) -> tuple[str, ...] | None:
-  """Returns the class names, in order, that a run recorded; None if there are none.
+def find_data(workdir: str | Path) -> dict[str, Any]:
+  """Returns a run's record of its data if it has class names; {} otherwise.
 
-  If `workdir` belongs to a phase that recorded none, another phase of the run provides the names.
+  If `workdir` belongs to a phase that recorded none, another phase of the run provides the record.
   """
   check_name(workdir)
-  whole, _, own = str(workdir).rstrip("/").rpartition("/")
+  whole, _, phase = str(workdir).rstrip("/").rpartition("/")
   phases = read_json(whole, PHASES).get("phases", ()) if whole else ()
-  for run in [str(workdir), *(join(whole, name) for name in phases if own in phases)]:
-    if names := (read_json(run, ENVIRONMENT).get("data") or {}).get("class_names"):
-      return tuple(names)
-  return None
+  for run in [str(workdir), *(join(whole, name) for name in phases if phase in phases)]:
+    data = read_json(run, ENVIRONMENT).get("data") or {}
+    if data.get("class_names"):
+      return data
+  return {}
 
 
 def check_whole(workdir: str | Path) -> None:

@@ -153,21 +153,21 @@ def _run_choose(
   tiles = None if whole else rule.load_tiles(kind)
   if "tiles" in chosen:
     tiles = tune.measure(minutes, say)
-  wanted, bounds = [name for name in rule.FAMILIES if name in chosen], {}
+  names, bounds = [name for name in rule.FAMILIES if name in chosen], {}
   kernelized = dataclasses.replace(
     choose.KERNELIZED, tiles=rule.parse_tiles(tiles and tiles["sizes"])
   )
   tokens, batches = tokens or choose.TOKENS, batches or choose.BATCHES
-  if wanted:
+  if names:
     effort: dict[str, Any] = {"repeats": repeats, "minutes": minutes, "say": say}
     with choosing_by(kernelized), Neighbors() as neighbors:
-      ratios = choose.measure(wanted, tokens, batches, setting, **effort)
-    for name in wanted:
-      own = [ratio for ratio in ratios if ratio.family == name]
-      if not own:
+      ratios = choose.measure(names, tokens, batches, setting, **effort)
+    for name in names:
+      family_ratios = [ratio for ratio in ratios if ratio.family == name]
+      if not family_ratios:
         raise ConfigError(f"ops={name!r}: none of its mixers fits tokens={[*tokens]}.")
-      bounds[name] = choose.fit(own)
-      measured = choose.describe(own, setting, repeats, neighbors)
+      bounds[name] = choose.fit(family_ratios)
+      measured = choose.describe(family_ratios, setting, repeats, neighbors)
       families[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
     print(choose.format_ratios(ratios, bounds))
     neighbors.print()
@@ -184,7 +184,7 @@ def _run_data(config: str, examples: int, runs: int) -> None:
   experiment = reading.open_streamed(config)
   make = partial(reading.make_stream, examples)
   peak = timing.peak_bytes(partial(make, config), make, config, 1)
-  size, threads = experiment.config.batch_size, experiment.config.data.threads
+  size, threads = experiment.settings.batch_size, experiment.settings.data.threads
   count = reading.count_steps(experiment, examples) * size
   with timing.Neighbors() as neighbors:
     readers = reading.make_readers(experiment, examples)

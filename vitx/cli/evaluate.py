@@ -39,13 +39,14 @@ def run(
   """Evaluates a run, prints a table of the task's metrics and writes the requested files."""
   from vitx.inference.evaluate import evaluate
   from vitx.interop.repository import load
+  from vitx.tasks.figures import table
 
   loaded = load(workdir, checkpoint, weights=weights)
   result = evaluate(loaded, **options)
   print(
     f"{workdir}, checkpoint {result['step']}, on {result['source']} ({result['split']})\n"
     f"  examples            {result['examples']:>9,}\n"
-    f"{loaded.task.table(result, loaded.data)}"
+    f"{table(loaded.task.figures, result, loaded.class_names)}"
   )
   if json:
     write_json(json, result)

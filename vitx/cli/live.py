@@ -12,8 +12,8 @@ from vitx.analysis.comparison import Outcome, figure_format, format_spread
 from vitx.analysis.statistics import spread
 from vitx.analysis.tables import format_figure, lay_out
 from vitx.config.errors import escape
+from vitx.runtime.progress import format_seconds
 from vitx.sweeps.sweep import Point, State, read_outcome
-from vitx.training.record.progress import format_seconds
 
 
 class Live:
@@ -105,12 +105,12 @@ class Live:
     return f"{lay_out(rows, right=(1, 2, 3, 4))}\n{self._remaining()}"
 
   def _remaining(self) -> str:
-    left = len(self._points) - len(self._outcomes)
+    remaining = len(self._points) - len(self._outcomes)
     text = f"{len(self._outcomes)} of {len(self._points)} points"
-    if not self._seconds or not left:
+    if not self._seconds or not remaining:
       return text
     mean = sum(self._seconds) / len(self._seconds)
-    return f"{text}, about {format_seconds(left * mean)} left for this process alone"
+    return f"{text}, about {format_seconds(remaining * mean)} left for this process alone"
 
 
 class _LastLines(io.TextIOBase):

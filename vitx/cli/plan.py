@@ -31,8 +31,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from vitx.analysis.tables import lay_out
 from vitx.checkpoints.outputs import check_folder, write_json
 from vitx.cli import flags
@@ -40,7 +38,8 @@ from vitx.cli.console import say
 from vitx.cli.flags import OutFile, names, positive
 from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError
-from vitx.config.loader import join_text, load_config, open_config, split_text
+from vitx.config.fields import RunSettings
+from vitx.config.loader import find_rows, join_text, load_config, open_config, split_text
 
 UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
 parse_memory = partial(flags.parse_amount, units=UNITS, example="16GB")
@@ -120,15 +119,14 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
     rows: The names of the requested rows of the file.
     whole: Whether all rows of the file are requested; a file without rows counts as one row.
   """
-  from vitx.sweeps.points import find_rows
 
   path, arg = split_text(config)
   known = () if path.endswith(".json") else open_config(path).get("ROWS", ())
   first = arg.split(",")[0]
   if first and "=" not in first:
     if rows or whole:
-      given = "--rows" if rows else "--all"
-      raise ConfigError(f"config={config!r} names the row {first!r} already; leave {given} out.")
+      flag = "--rows" if rows else "--all"
+      raise ConfigError(f"config={config!r} names the row {first!r} already; leave {flag} out.")
     return {first: config}
   if rows or (whole and known):
     chosen = find_rows(path, rows)
@@ -144,12 +142,13 @@ def run(config: str, **arguments: Any) -> None:
   from vitx.analysis.figures import style
   from vitx.benchmark import rows as library
   from vitx.benchmark.timing import Neighbors
-  from vitx.training import phases, trial
+  from vitx.tasks.settle import complete_config
+  from vitx.training import phases
 
   options = argparse.Namespace(**arguments)
   texts, path = find_texts(config, options.rows, options.whole), split_text(config)[0]
   defined: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
-  loaded: dict[str, ConfigDict] = {}
+  loaded: dict[str, Mapping[str, Any]] = {}
   for title, text in texts.items():
     parts = phases.split_phases(load_config(text), "")
     named = {f"{title}/{phase}": part for phase, part in parts.items()}
@@ -180,7 +179,7 @@ def run(config: str, **arguments: Any) -> None:
       figures |= {f"{PUBLISHED}{key}": value for key, value in quoted[name].items()}
       shown = {key: compute for key, compute in computed.items() if key in quoted[name]}
       try:
-        completed = trial.complete_config(loaded[name])
+        completed = complete_config(loaded[name])
         if not many:
           _show_network(completed, options.modules)
         library.fill(figures, completed, shown, **more)
@@ -217,21 +216,21 @@ def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> lis
   return sorted(columns, key=lambda column: place.get(column.removeprefix(PUBLISHED), len(place)))
 
 
-def _show_network(config: Any, modules: bool) -> None:
-  """Prints the input shape of a config's network, and the table of modules if `modules` is set."""
+def _show_network(settings: RunSettings, modules: bool) -> None:
+  """Prints the input shape of a network, and the table of modules if `modules` is set."""
   from vitx.analysis.tabulate import format_shape, list_cells, list_layers
   from vitx.tasks import build_task
 
-  task, classes = build_task(config), config.model.get("num_classes")
+  task, classes = build_task(settings), settings.model.get("num_classes")
   if modules:
     print(lay_out(list_cells(list_layers(task.model, task.input_spec)), right=(3,)), end="\n\n")
   several = f", {classes} classes" if classes else ""
   print(
-    f"input {format_shape(task.input_spec.shape[1:])}{several} ({config.data.source})", flush=True
+    f"input {format_shape(task.input_spec.shape[1:])}{several} ({settings.data.source})", flush=True
   )
 
 
-def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
+def _show_remedies(settings: RunSettings, row: dict[str, Any], memory: float) -> None:
   """Prints whether a batch fits in `memory` bytes of a device and, if not, settings that help."""
   import jax
 
@@ -239,14 +238,14 @@ def _show_remedies(config: Any, row: dict[str, Any], memory: float) -> None:
 
   device = f"{jax.devices()[0].device_kind} ({jax.default_backend()})"
   print(f"\n{jax.device_count()} x {device}, each with {memory / 1e6:,.2f} MB")
-  print(f"batch_size={config.batch_size}", end="")
+  print(f"batch_size={settings.batch_size}", end="")
   if row["batch_mb"] <= memory / 1e6:
     print(" fits")
     return
   print(" does not fit; these settings were compiled, and need this memory:")
   lines = [("setting", "MB", "")]
-  for settings, used in library.measure_remedies(config, row, memory):
-    name = ",".join(f"{field}={value}" for field, value in settings.items())
+  for changes, used in library.measure_remedies(settings, row, memory):
+    name = ",".join(f"{field}={value}" for field, value in changes.items())
     lines.append((name, f"{used / 1e6:,.2f}", "fits" if used <= memory else ""))
   print(lay_out(lines, right=(1,)))
   if not any(line[2] for line in lines):
@@ -285,8 +284,8 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
 
 def _label(column: str) -> str:
   """Returns the label of a column in a plot."""
-  own = column.removeprefix(PUBLISHED)
-  return f"{'published ' * (own != column)}{LABELS.get(own, own)}"
+  name = column.removeprefix(PUBLISHED)
+  return f"{'published ' * (name != column)}{LABELS.get(name, name)}"
 
 
 def _last(value: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 from vitx.cli.flags import parse_amount, positive
 from vitx.cli.sweep import add_output, compare
-from vitx.config.loader import join_text, split_text
+from vitx.config.loader import find_rows, join_text, split_text
 
 UNITS = {"FLOP": 1.0, "GFLOP": 1e9, "TFLOP": 1e12, "PFLOP": 1e15, "EFLOP": 1e18}
 PLURALS = {f"{unit}s": size for unit, size in UNITS.items()}
@@ -51,8 +51,8 @@ def run(
   from vitx.sweeps import points
 
   path, _ = split_text(config)
-  wanted = points.find_rows(path, [row.strip() for row in rows.split(",") if row.strip()])
-  texts = points.expand(config, {points.ROW: wanted})
+  names = find_rows(path, [row.strip() for row in rows.split(",") if row.strip()])
+  texts = points.expand(config, {points.ROW: names})
   if duration is not None:
     texts = {row: join_text(text, [f"duration={duration!r}"]) for row, text in texts.items()}
   if budget is not None:

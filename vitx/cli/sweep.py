@@ -93,9 +93,10 @@ def compare(
   from vitx.analysis.figures.style import make_canvas
   from vitx.cli.live import Live
   from vitx.inference.folds import pool_folds
-  from vitx.sweeps.results import measure_methods, write_results
+  from vitx.runtime import cache, signals
+  from vitx.sweeps.results import group_folds, measure_methods, write_results
   from vitx.sweeps.sweep import train_points
-  from vitx.training import cache, failures, phases
+  from vitx.training import phases
 
   named = workdir.rstrip("/").rpartition("/")[2] if name is None else name
   check_folder(Path(out, named), "out")
@@ -108,11 +109,11 @@ def compare(
   live = Live(points, workdir, figure)
   if not train_points(points, workdir, live):
     print("\nstopped; run the same command again to resume", flush=True)
-    return failures.leave(failures.EXIT_INTERRUPTED)
+    return signals.leave(signals.EXIT_INTERRUPTED)
   outcomes = live.outcomes()
   comparison = Comparison(figure, mode, methods, outcomes)
   print(f"\n{live.table()}")
-  more = pool_folds(points, outcomes, workdir)
+  more = pool_folds(group_folds(points, outcomes, workdir))
   print("".join(f"\n{part}\n" for part in more), end="")
   for path in write_results(comparison, points, workdir, Path(out), named, plot=plot, more=more):
     print(path)

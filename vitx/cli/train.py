@@ -32,7 +32,8 @@ def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
   loaded = load_config(config)  # A misspelled config is reported before the slow imports.
   from absl import flags, logging
 
-  from vitx.training import distributed, failures, phases
+  from vitx.runtime import signals
+  from vitx.training import distributed, phases
 
   flags.FLAGS.mark_as_parsed()  # otherwise absl's first message is that no flags were parsed
   flags.FLAGS["logtostderr"].value = True
@@ -42,5 +43,5 @@ def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
   result = phases.train(loaded, workdir, dry_run=dry_run)
   if not result.finished:
     print(f"stopped at step {result.step}; run the same command again to resume", flush=True)
-    return failures.leave(failures.EXIT_INTERRUPTED)
+    return signals.leave(signals.EXIT_INTERRUPTED)
   return 0

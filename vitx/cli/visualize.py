@@ -19,6 +19,7 @@ workdir's name is drawn. Figures:
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add_trust(add)
 
 
-def run(figure: str, out: str, inputs: Sequence[str], **given: Any) -> None:
+def run(
+  figure: str, out: str, inputs: Sequence[str], results: str | None, **arguments: Any
+) -> None:
   """Draws the figure and prints the names of its files, and its table if there is one."""
   from vitx.inference.visualize import Options, visualize
+  from vitx.sweeps.results import measure_sweep
 
-  own = {name: given.pop(name) for name in ("local", "examples", "queries")}
-  for path in visualize(figure, out, options=Options(**own, inputs=tuple(inputs)), **given):
+  fields = {name: arguments.pop(name) for name in ("local", "examples", "queries")}
+  arguments["options"] = Options(**fields, inputs=tuple(inputs))
+  measure = partial(measure_sweep, results) if results else None
+  for path in visualize(figure, out, results=measure, **arguments):
     print(path)
     if path.suffix == ".csv":
       print_table(path)

@@ -33,14 +33,8 @@ class Range:
     return above and below and (not odd or value % 2 == 1 or value == 0)
 
 
-@dataclasses.dataclass(frozen=True)
-class ChoiceTable:
-  """The place of the table of a field's valid names, such as "vitx.models:MODELS".
-
-  The module is imported when the table is read.
-  """
-
-  name: str
+class Registered:
+  """Marks a field whose value is a name in one of the registry's tables, or `module:Name`."""
 
 
 # The upper bounds of sizes refuse arrays that no machine could hold.
@@ -86,17 +80,17 @@ def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:
   return value
 
 
-def check_fields(function: Callable, given: Mapping[str, Any], field: str) -> None:
+def check_fields(function: Callable, fields: Mapping[str, Any], field: str) -> None:
   """Checks the values of a config against the types that a class or function declares.
 
   Args:
     function: The class or function with annotated fields or arguments. Only annotations of numbers,
       strings, booleans, literals and sequences of these are checked.
-    given: The config's values by name.
+    fields: The config's values by name.
     field: The path of the section with the values, for the error; "" for the top of the config.
   """
   parameters = inspect.signature(function).parameters
-  for name, value in given.items():
+  for name, value in fields.items():
     if name in parameters:
       check_value(value, f"{field}.{name}" if field else name, parameters[name].annotation)
 
@@ -163,8 +157,8 @@ def _check_one(value: Any, field: str, kind: Any) -> None:
     _check_sequence(value, field, kind)
   elif kind in (bool, str):
     if not isinstance(value, kind):
-      wanted = "True or False" if kind is bool else "a string"
-      raise ConfigError(f"{field}={value!r} must be {wanted}")
+      expected = "True or False" if kind is bool else "a string"
+      raise ConfigError(f"{field}={value!r} must be {expected}")
   else:
     intervals = [note.interval for note in notes if isinstance(note, Range)]
     check = check_integer if kind is int else check_number

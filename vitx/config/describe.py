@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from flax.traverse_util import unflatten_dict
 from jax.typing import DTypeLike
-from ml_collections import ConfigDict
 
 from vitx.config import registry
 from vitx.config.checks import Range
@@ -44,7 +43,7 @@ class Description:
   meaning: str = ""
 
 
-def complete(config: ConfigDict) -> dict[str, Any]:
+def complete(config: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the whole config as a JSON tree, with every field of named choices like `optimizer`."""
   values = {path: described.value for path, described in describe(config).items()}
   tree: dict[str, Any] = unflatten_dict(values, sep=".")
@@ -53,57 +52,55 @@ def complete(config: ConfigDict) -> dict[str, Any]:
   return tree
 
 
-def describe(config: ConfigDict) -> dict[str, Description]:
+def describe(config: Mapping[str, Any]) -> dict[str, Description]:
   """Returns the description of every field by its path, in the order of `vitx.config.fields`."""
-  found: dict[str, Description] = {}
+  descriptions: dict[str, Description] = {}
   choices = named_choices()
-  for path, section, each in walk():
+  for path, section, field in walk():
     value = find(config, path)
     if value is MISSING:
       continue
     if path == "model":
-      found |= _model(value)
+      descriptions |= _model(value)
     elif path in choices:
-      found |= _choice(path, value, registry.import_name(choices[path].name), HIDDEN)
+      descriptions |= _choice(path, value, registry.table_of(path), HIDDEN)
     else:
-      described = Description(None, show_kind(each.type), read_meanings(section)[each.name])
-      found |= _leaves(path, value, described)
-  sections = (_leaves(key, config[key], Description(None)) for key in config if key not in choices)
-  leaves = {path: leaf for section in sections for path, leaf in section.items()}
-  # The leaves that are not found yet are fields that the user has added.
-  return found | {path: leaf for path, leaf in leaves.items() if path not in found}
+      described = Description(None, show_kind(field.type), read_meanings(section)[field.name])
+      descriptions |= _leaves(path, value, described)
+  for key in config:
+    if key not in choices:  # the leaves without a description are fields that the user has added
+      descriptions = descriptions | {
+        path: leaf
+        for path, leaf in _leaves(key, config[key], Description(None)).items()
+        if path not in descriptions
+      }
+  return descriptions
 
 
 def _leaves(path: str, value: Any, described: Description) -> dict[str, Description]:
-  """Returns the description of a field, or those of all fields in a group, by path.
-
-  Args:
-    path: The path of the field or group.
-    value: The value of the field, or a ConfigDict for a group.
-    described: The declared type and meaning of the field; the fields of a group have none.
-  """
-  if not isinstance(value, ConfigDict):
+  """Returns the description of a field, or those of all fields in a group, by path."""
+  if not hasattr(value, "keys"):
     kind = described.kind or show_kind(type(value))
     return {path: dataclasses.replace(described, value=_plain(value), kind=kind)}
   inner = (_leaves(f"{path}.{key}", value[key], Description(None)) for key in value)
   return {name: leaf for leaves in inner for name, leaf in leaves.items()}
 
 
-def _model(model: ConfigDict) -> dict[str, Description]:
+def _model(model: Mapping[str, Any]) -> dict[str, Description]:
   """Describes the fields of a model and of its parts, such as `token_mixer`, by path."""
-  models = registry.import_name("vitx.models:MODELS")
-  parts = getattr(registry.lookup(models, model.name, "model.name"), "PARTS", {})
-  own = {key: value for key, value in model.items() if key not in parts}
-  found = _choice("model", own, models, ())
+  models = registry.table_of("model")
+  parts = getattr(registry.lookup(models, model["name"], "model.name"), "PARTS", {})
+  fields = {key: value for key, value in model.items() if key not in parts}
+  descriptions = _choice("model", fields, models, ())
   for part, (table, default, hidden) in parts.items():
     spec = model.get(part, default)
     if part == "token_mixer":
       hidden = (*hidden, *SET_BY_MODEL, *_list_posemb_fields(model, parts))
-    found |= _choice(f"model.{part}", spec, table, hidden)
-  return found
+    descriptions |= _choice(f"model.{part}", spec, table, hidden)
+  return descriptions
 
 
-def _list_posemb_fields(model: ConfigDict, parts: Mapping[str, tuple]) -> tuple[str, ...]:
+def _list_posemb_fields(model: Mapping[str, Any], parts: Mapping[str, tuple]) -> tuple[str, ...]:
   """Returns the names of the mixer's fields that the position embedding sets, not the config."""
   table, default, _ = parts["posemb"]
   name, fields = _name_and_fields(model.get("posemb", default))
@@ -116,28 +113,24 @@ def _choice(
 ) -> dict[str, Description]:
   """Describes the name and the fields of a named choice, by path.
 
-  Args:
-    path: The path of the choice, such as "optimizer".
-    spec: The value of the choice in the config.
-    table: The built-in choices by name.
-    hidden: The names of fields to leave out, unless the config sets them.
+  Fields in `hidden` are left out, unless the config sets them.
   """
-  name, given = _name_and_fields(spec)
+  name, values = _name_and_fields(spec)
   entry = registry.lookup(table, name, f"{path}.name")
   function = registry.function_of(entry)
-  own = {key: field for key, field in registry.options(function).items() if key != "name"}
+  declared = {key: field for key, field in registry.options(function).items() if key != "name"}
   meanings = read_meanings(function)
   first_line = (inspect.getdoc(entry) or "").partition("\n")[0]
-  found = {f"{path}.name": Description(name, " | ".join(sorted(table)), first_line)}
-  for key in dict.fromkeys([*own, *given]):
-    field = own.get(key)
+  descriptions = {f"{path}.name": Description(name, " | ".join(sorted(table)), first_line)}
+  for key in dict.fromkeys([*declared, *values]):
+    field = declared.get(key)
     default = inspect.Parameter.empty if field is None else field.default
-    if key not in given and (key in hidden or not _is_plain(_to_name(default))):
+    if key not in values and (key in hidden or not _is_plain(_to_name(default))):
       continue
-    value = _plain(given.get(key, _to_name(default)))
+    value = _plain(values.get(key, _to_name(default)))
     kind = "" if field is None else show_kind(field.annotation)
-    found[f"{path}.{key}"] = Description(value, kind, meanings.get(key, ""))
-  return found
+    descriptions[f"{path}.{key}"] = Description(value, kind, meanings.get(key, ""))
+  return descriptions
 
 
 def _name_and_fields(spec: Any) -> tuple[str, dict[str, Any]]:
@@ -147,11 +140,9 @@ def _name_and_fields(spec: Any) -> tuple[str, dict[str, Any]]:
 
 def _to_name(value: Any) -> Any:
   """Returns the name of a dtype, and any other value unchanged."""
-  return next((name for name, dtype in _dtypes().items() if value is dtype), value)
-
-
-def _dtypes() -> dict[str, Any]:
-  return registry.import_name("vitx.models:DTYPES")
+  return next(
+    (name for name, dtype in registry.table_of("model.dtype").items() if value is dtype), value
+  )
 
 
 def _is_plain(value: Any) -> bool:
@@ -163,7 +154,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-  if isinstance(value, ConfigDict | Mapping):
+  if hasattr(value, "keys"):
     return {key: _plain(entry) for key, entry in value.items()}
   return [_plain(entry) for entry in value] if isinstance(value, tuple | list) else value
 
@@ -176,7 +167,7 @@ def show_kind(annotation: Any) -> str:
   if annotation in (None, type(None)):
     return "None"
   if annotation == DTypeLike:
-    return " | ".join(_dtypes())
+    return " | ".join(registry.table_of("model.dtype"))
   if origin is Literal:
     return " | ".join(map(str, arguments))
   if origin is Annotated:
@@ -196,16 +187,10 @@ def read_meanings(function: Callable) -> dict[str, str]:
   The fields of base classes are included.
   """
   owners = reversed(function.__mro__) if isinstance(function, type) else [function]
-  found: dict[str, str] = {}
+  meanings: dict[str, str] = {}
   for owner in owners:
-    found |= _entries(inspect.cleandoc(owner.__doc__ or ""))
-  return found
-
-
-def _entries(text: str) -> dict[str, str]:
-  """Returns the entries under "Attributes:" and "Args:" in a docstring, joined to one line each."""
-  found: dict[str, str] = {}
-  for block in re.findall(r"^(?:Attributes|Args):\n((?:[ \t]+.*\n?|\n)*)", text, re.MULTILINE):
-    for names, meaning in re.findall(r"^  (\w[\w, ]*): (.*(?:\n {4,}.*)*)", block, re.MULTILINE):
-      found |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
-  return found
+    text = inspect.cleandoc(owner.__doc__ or "")
+    for block in re.findall(r"^(?:Attributes|Args):\n((?:[ \t]+.*\n?|\n)*)", text, re.MULTILINE):
+      for names, meaning in re.findall(r"^  (\w[\w, ]*): (.*(?:\n {4,}.*)*)", block, re.MULTILINE):
+        meanings |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
+  return meanings

@@ -19,7 +19,7 @@ def escape(text: str, *, line: bool = False) -> str:
     text: A text that may contain a name from an untrusted file.
     line: Whether the text is part of a line, so that newlines and tabs are escaped too.
   """
-  text = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+  text = _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
   return text.replace("\t", "\\t").replace("\n", "\\n") if line else text
 
 

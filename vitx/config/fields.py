@@ -8,13 +8,16 @@ error message for such a name suggests the field.
 
 A named choice is a field such as `optimizer` or `model.token_mixer`, whose value is a name with
 fields of its own. The class or function that the name refers to declares these fields.
+
+A recipe writes a `ConfigDict`, which can be changed. `read_settings` checks it and returns the
+settings, a `RunSettings` that cannot.
 """
 
 # ruff: noqa: RUF009 (`declare` makes a dataclass field)
 
+import copy
 import dataclasses
 import functools
-import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, Literal, TypeVar
@@ -23,7 +26,6 @@ from ml_collections import ConfigDict
 from ml_collections.config_dict import placeholder
 
 from vitx.config.checks import (
-  ChoiceTable,
   Finite,
   NonNegative,
   NonNegativeInt,
@@ -32,16 +34,63 @@ from vitx.config.checks import (
   Probability,
   Range,
   Rate,
+  Registered,
   Seed,
   Share,
   base_types,
-  check_fields,
   check_value,
 )
 from vitx.config.errors import ConfigError, nearest
 
-Section = TypeVar("Section")
-Group = Mapping[str, Any]  # a group of fields that are not declared here
+Section = TypeVar("Section", bound="Settings")
+
+
+class Settings(Mapping[str, Any]):
+  """A read-only group of fields, each of which is an attribute and an entry of a mapping.
+
+  A group may also have undeclared fields, such as the fields of a user's own data source.
+  """
+
+  def __getitem__(self, name: str) -> Any:
+    """Returns the value of a field."""
+    return vars(self)[name]
+
+  def __iter__(self) -> Iterator[str]:
+    """Yields the names of the fields in the order in which a `ConfigDict` has them."""
+    return iter(sorted(vars(self)))
+
+  def __len__(self) -> int:
+    """Returns the number of fields."""
+    return len(vars(self))
+
+
+class Group(Settings):
+  """A group of fields that its class does not declare, such as the fields of a named choice."""
+
+  def __init__(self, fields: Mapping[str, Any]):
+    """Copies the fields."""
+    vars(self).update({name: _freeze(value) for name, value in fields.items()})
+
+  def __getattr__(self, name: str) -> Any:
+    """Raises AttributeError, since the group has no field of this name."""
+    raise AttributeError(f"these settings have no field {name!r}")
+
+  def __setattr__(self, name: str, value: Any) -> None:
+    """Raises AttributeError, since settings are not changed."""
+    raise AttributeError(f"{name}={value!r}: settings cannot be changed")
+
+  def __repr__(self) -> str:
+    """Returns the fields as the text of a dict."""
+    return repr(dict(self))
+
+
+def _freeze(value: Any) -> Any:
+  """Returns a value of a config in which groups are `Group`s and sequences are tuples."""
+  if isinstance(value, list | tuple):
+    return tuple(map(_freeze, value))
+  return Group(value) if hasattr(value, "keys") and not isinstance(value, Settings) else value
+
+
 Duration = str | int
 Side = Annotated[int, Range("[1, 65536]")]
 Size = Side | tuple[Side, Side]  # a square's side, or (height, width)
@@ -50,13 +99,9 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 # The host resizes with Pillow; "random" draws bilinear or bicubic for each crop.
 HostInterpolation = Literal["bilinear", "bicubic", "random"]
 KeepMode = Literal["auto", "always", "never"]
-# The types of named choices; each names the table of its entries.
-SourceName = Annotated[str, ChoiceTable("vitx.data.sources:SOURCES")]
-ModelChoice = Annotated[Group, ChoiceTable("vitx.models:MODELS")]
-TaskChoice = Annotated[Group, ChoiceTable("vitx.tasks:TASKS")]
-OptimizerChoice = Annotated[Group, ChoiceTable("vitx.training.optim.optimizers:OPTIMIZERS")]
-ScheduleChoice = Annotated[Group, ChoiceTable("vitx.training.optim.schedules:SCHEDULES")]
-TrackingChoice = Annotated[Group, ChoiceTable("vitx.training.record.trackers:TRACKERS")]
+# The registry knows the tables of names.
+RegisteredName = Annotated[str, Registered()]
+NamedChoice = Annotated[Group, Registered()]
 SMALLEST_BATCH = 16  # min_steps_per_epoch halves no batch below this size
 SEEDS = ("init_seed", "data_seed", "graph_seed")
 
@@ -72,12 +117,12 @@ def declare(default: Any, *names: str, **paths: str) -> Any:
   """
   metadata = {"aliases": dict.fromkeys(names, "") | paths}
   if isinstance(default, dict):
-    return dataclasses.field(default_factory=default.copy, metadata=metadata)
+    return dataclasses.field(default_factory=lambda: Group(default), metadata=metadata)
   return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
-class SplitSettings:
+class SplitSettings(Settings):
   """The splits of the data source that serve as train, validation and test.
 
   Attributes:
@@ -94,7 +139,7 @@ class SplitSettings:
 
 
 @dataclass(frozen=True)
-class DataSettings:
+class DataSettings(Settings):
   """The data set, its splits, and the reading and resizing of its examples.
 
   Attributes:
@@ -147,11 +192,11 @@ class DataSettings:
     std: The standard deviation per channel, for pixels in 0..1; None is the source's.
   """
 
-  source: SourceName = declare("digits", "dataset_name")
+  source: RegisteredName = declare("digits", "dataset_name")
   data_dir: str | None = declare(None, "data_path")
   splits: SplitSettings = SplitSettings()
   validation: Annotated[float, Range("(0, 1)")] = declare(0.1, "select", "val_fraction")
-  validation_choice: Annotated[str, ChoiceTable("vitx.data.splits:CHOICES")] | None = None
+  validation_choice: RegisteredName | None = None
   folds: Annotated[int, Range("[2, 1000]")] | None = declare(None, "n_splits", "num_folds")
   fold: Annotated[int, Range("[0, 999]")] | None = None
   groups: str | None = declare(None, "group", "group_by", "group_column")
@@ -176,7 +221,7 @@ class DataSettings:
 
 
 @dataclass(frozen=True)
-class AugmentSettings:
+class AugmentSettings(Settings):
   """Augmentation of training images; every operation is off by default.
 
   Attributes:
@@ -223,7 +268,7 @@ class AugmentSettings:
 
 
 @dataclass(frozen=True)
-class EvaluationSettings:
+class EvaluationSettings(Settings):
   """The times and the settings of evaluation.
 
   Attributes:
@@ -255,7 +300,7 @@ class EvaluationSettings:
 
 
 @dataclass(frozen=True)
-class CheckpointSettings:
+class CheckpointSettings(Settings):
   """The checkpoints of a run.
 
   Attributes:
@@ -268,7 +313,7 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True)
-class RunSettings:
+class RunSettings(Settings):
   """The settings of a run.
 
   Durations are strings such as "300 steps", "2.5 epochs" or, with a bound, "30 epochs, at least 200
@@ -311,7 +356,7 @@ class RunSettings:
   init_seed: Seed | None = None
   data_seed: Seed | None = None
   graph_seed: Seed | None = None
-  model: ModelChoice = declare(
+  model: NamedChoice = declare(
     {"name": "vit"},
     "arch",
     initialisation=".initialization",
@@ -324,7 +369,7 @@ class RunSettings:
     **dict.fromkeys(("num_layers", "num_hidden_layers"), ".depth"),
     **dict.fromkeys(("heads", "num_attention_heads"), ".num_heads"),
   )
-  task: TaskChoice = declare(
+  task: NamedChoice = declare(
     {"name": "classification", "label_smoothing": 0.0},
     smoothing=".label_smoothing",
     label_smoothing=".label_smoothing",
@@ -339,7 +384,7 @@ class RunSettings:
   duration: Duration = declare("10 epochs", "epochs", "num_train_epochs", "max_steps")
   stop_after: Duration = ""
   learning_rate: NonNegative = declare(1e-3, "lr", "base_lr", "peak_lr")
-  optimizer: OptimizerChoice = declare(
+  optimizer: NamedChoice = declare(
     {"name": "adamw", "weight_decay": 0.05},
     "opt",
     "optim",
@@ -347,7 +392,7 @@ class RunSettings:
     weight_decay=".weight_decay",
     momentum=".momentum",
   )
-  schedule: ScheduleChoice = declare(
+  schedule: NamedChoice = declare(
     {"name": "cosine", "warmup": "0 steps"},
     "sched",
     "lr_scheduler_type",
@@ -366,7 +411,7 @@ class RunSettings:
   init_from: str | None = declare("", "pretrained", "initial_checkpoint", "model_init", "finetune")
   init_from_except: tuple[str, ...] = ()
   phases: Group = declare({})
-  tracking: TrackingChoice = declare(
+  tracking: NamedChoice = declare(
     {"name": "none"}, "report_to", tensorboard="=tensorboard", wandb="=wandb"
   )
   deterministic: bool = False
@@ -380,11 +425,11 @@ def walk(section: type | None = None, prefix: str = "") -> Iterator[tuple[str, t
     prefix: The path of the section with a final dot, or "".
   """
   section = section or RunSettings
-  for each in dataclasses.fields(section):
-    if dataclasses.is_dataclass(each.type):
-      yield from walk(each.type, f"{prefix}{each.name}.")  # type: ignore[arg-type]
+  for field in dataclasses.fields(section):
+    if dataclasses.is_dataclass(field.type):
+      yield from walk(field.type, f"{prefix}{field.name}.")  # type: ignore[arg-type]
     else:
-      yield f"{prefix}{each.name}", section, each
+      yield f"{prefix}{field.name}", section, field
 
 
 def declarations() -> dict[str, Any]:
@@ -394,7 +439,7 @@ def declarations() -> dict[str, Any]:
 
 @functools.cache
 def _declarations(settings: type) -> dict[str, Any]:
-  return {path: each for path, _, each in walk(settings)}
+  return {path: field for path, _, field in walk(settings)}
 
 
 def find(config: Mapping[str, Any], path: str) -> Any:
@@ -409,16 +454,16 @@ def find(config: Mapping[str, Any], path: str) -> Any:
 
 def default_of(path: str) -> Any:
   """Returns the default of a field, or None for a field that is not declared here."""
-  each = declarations().get(path)
-  if each is None:
+  field = declarations().get(path)
+  if field is None:
     return None
-  return each.default_factory() if each.default is MISSING else each.default
+  return field.default_factory() if field.default is MISSING else field.default
 
 
 def default_config() -> ConfigDict:
   """Returns a config in which every field has its default and its declared type."""
   config = ConfigDict()
-  for path, each in declarations().items():
+  for path, field in declarations().items():
     *parents, last = path.split(".")
     node = config
     for parent in parents:
@@ -426,34 +471,20 @@ def default_config() -> ConfigDict:
       node = node[parent]
     default = default_of(path)
     if default is None:
-      kinds = base_types(each.type) - {type(None)}
+      kinds = base_types(field.type) - {type(None)}
       default = placeholder(kinds.pop() if len(kinds) == 1 else object)
-    node[last] = ConfigDict(default) if isinstance(default, dict) else default
+    node[last] = ConfigDict(dict(default)) if isinstance(default, Group) else default
   return config.lock()
 
 
-def named_choices() -> dict[str, ChoiceTable]:
-  """Returns the table of valid names of each named choice, by its path, such as "optimizer"."""
-  return {
-    path: note
-    for path, each in declarations().items()
-    for note in getattr(each.type, "__metadata__", ())
-    if base_types(each.type) == {Mapping}
-  }
+def named_choices() -> list[str]:
+  """Returns the paths of all named choices, such as "optimizer"."""
+  return [path for path, field in declarations().items() if field.type == NamedChoice]
 
 
-def set_groups(config: ConfigDict) -> None:
-  """Replaces each named choice that is a bare name, such as "adamw", by a group, in place."""
-  with config.unlocked():
-    for choice in named_choices():
-      if isinstance(name := config.get(choice), str):
-        del config[choice]  # otherwise the field would keep its type
-        config[choice] = ConfigDict({"name": name})
-
-
-def seed_of(config: ConfigDict, field: str) -> int:
+def seed_of(config: Mapping[str, Any], field: str) -> int:
   """Returns a seed of `SEEDS`, which is the config's `seed` unless it is set."""
-  return config.seed if config[field] is None else config[field]
+  return config["seed"] if config[field] is None else config[field]
 
 
 def suggest(path: str, valid: Iterable[str]) -> str:
@@ -465,9 +496,9 @@ def suggest(path: str, valid: Iterable[str]) -> str:
     valid: The valid fields in the section of `path`, of which otherwise the nearest is suggested.
   """
   known = {
-    f"{field.removesuffix(each.name)}{alias}": f"{field}{below}"
-    for field, each in declarations().items()
-    for alias, below in each.metadata.get("aliases", {}).items()
+    f"{field.removesuffix(declared.name)}{alias}": f"{field}{below}"
+    for field, declared in declarations().items()
+    for alias, below in declared.metadata.get("aliases", {}).items()
   }
   name = path.rpartition(".")[2]
   others = (field for alias, field in known.items() if alias.rpartition(".")[2] == name)
@@ -475,18 +506,61 @@ def suggest(path: str, valid: Iterable[str]) -> str:
   return f" Did you mean {meant!r}?" if meant else nearest(name, valid)
 
 
-def read_fields(cls: type[Section], given: Mapping[str, Any], section: str = "data") -> Section:
+def read_settings(config: Mapping[str, Any]) -> RunSettings:
+  """Returns the settings of a config, in which fields that it lacks have their defaults.
+
+  The fields of named choices, such as `optimizer`, are checked later by `registry.build`.
+
+  Raises:
+    ConfigError: A value has the wrong type or is out of range; the message names the field.
+  """
+  return read_fields(RunSettings, config, "")
+
+
+def read_fields(cls: type[Section], fields: Mapping[str, Any], section: str = "data") -> Section:
   """Reads a section of a config into the dataclass that declares the section's fields.
 
   Args:
     cls: A dataclass whose annotations are the types of the fields.
-    given: The section. It may have other fields too; missing fields have their defaults.
+    fields: The section. Missing fields have their defaults, and other fields are kept unchecked.
+      Settings of this class have been checked and are returned.
     section: The name of the section, for errors.
   """
-  names = [each.name for each in dataclasses.fields(cls)]  # type: ignore[arg-type]
-  values = {name: given[name] for name in names if name in given}
-  check_fields(cls, values, section)
-  return cls(**values)
+  if isinstance(fields, cls):
+    return fields
+  kinds = {field.name: field.type for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+  prefix = f"{section}." if section else ""
+  declared = [name for name in kinds if name in fields]
+  settings = cls(
+    **{name: _read_value(kinds[name], fields[name], prefix + name) for name in declared}
+  )
+  vars(settings).update({name: _freeze(fields[name]) for name in fields if name not in kinds})
+  return settings
+
+
+def _read_value(kind: Any, value: Any, path: str) -> Any:
+  """Checks the value of a field against its declared type, and returns it as settings have it."""
+  if isinstance(kind, type) and issubclass(kind, Settings) and kind is not Group:
+    return read_fields(kind, value, path)
+  if base_types(kind) == {Group}:
+    return Group(value if hasattr(value, "keys") else {"name": value} if value else {})
+  check_value(value, path, kind)
+  return _freeze(value)
+
+
+def change(settings: Section, changes: Mapping[str, Any]) -> Section:
+  """Returns a copy of settings with other values of some fields, given by their paths."""
+  changed = copy.copy(settings)
+  for path, value in changes.items():
+    name, _, rest = path.partition(".")
+    vars(changed)[name] = change(changed[name], {rest: value}) if rest else _freeze(value)
+  return changed
+
+
+def to_config(settings: Settings) -> ConfigDict:
+  """Returns settings as a config that can be changed, for `Task.resolve` and `loaded.config`."""
+  fields = {name: to_config(x) if isinstance(x, Settings) else x for name, x in settings.items()}
+  return ConfigDict(fields, type_safe=False)
 
 
 def check_fold(fold: int | None, folds: int) -> int:
@@ -497,19 +571,3 @@ def check_fold(fold: int | None, folds: int) -> int:
       f" by vitx sweep --over 'data.fold=[{','.join(map(str, range(folds)))}]'."
     )
   return fold
-
-
-def check_config(config: ConfigDict) -> None:
-  """Checks the types and ranges of a config's fields, before anything is opened.
-
-  Those of a named choice, such as `optimizer`, are checked later by `registry.build`.
-
-  Raises:
-    ConfigError: A value is wrong; the message names the field in one line.
-  """
-  choices = named_choices()
-  for path, each in declarations().items():
-    value = find(config, path)
-    if value is not MISSING and path not in choices:
-      check_value(value, path, each.type)
-  importlib.import_module("vitx.tasks").task_class(config["task"])

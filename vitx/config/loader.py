@@ -12,11 +12,10 @@ written: the names of code in it (`module:Name`) are refused unless the user pas
 Shipped files are found from any folder: `configs/digits.py`, `digits.py` or `digits`.
 """
 
-import importlib
 import json
 import re
 import runpy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,10 @@ from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import SEEDS, declarations, default_config
 from vitx.config.overrides import set_field, split, with_overrides
+from vitx.configs import __path__ as config_folders
 
 FLAG = "--config."
-SHIPPED = Path(importlib.import_module("vitx.configs").__path__[0])  # the folder of config files
+SHIPPED = Path(config_folders[0])  # the folder of config files
 
 
 def split_flags(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -96,6 +96,24 @@ def open_config(path: str) -> dict[str, Any]:
   return runpy.run_path(str(file))
 
 
+def find_rows(path: str, rows: Sequence[str]) -> list[str]:
+  """Returns the rows (named variants) of a config file that are asked for, or else all its rows."""
+  known = () if path.endswith(".json") else tuple(open_config(path).get("ROWS", ()))
+  if not known:
+    raise ConfigError(f"config={path!r} has no ROWS; use vitx sweep, which trains one config.")
+  for row in rows:
+    if row not in known:
+      raise ConfigError(
+        f"rows={row!r} is no row of {path!r}.{nearest(row, known)} Its rows are {listing(known)}."
+      )
+  return list(rows or known)
+
+
+def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
+  """Returns the results that a config file quotes from a publication, by row of the file."""
+  return {} if path.endswith(".json") else open_config(path).get("PUBLISHED", {})
+
+
 def find(path: str) -> Path:
   """Finds a config file by its path, or a shipped one by its name."""
   if Path(path).is_file() and path.endswith(".py"):
@@ -159,7 +177,7 @@ def _is_text(field: str, value: str) -> bool:
     return value.startswith("optax:")  # can only name functions of optax
   if field == "data.source":
     kind, _, rest = value.partition(":")
-    return kind in registry.import_name("vitx.data.sources:SOURCES") or not rest.isidentifier()
+    return kind in registry.table_of("data.source") or not rest.isidentifier()
   return field == "task.teacher" or getattr(declarations().get(field), "type", None) in _TEXTS
 
 

@@ -247,11 +247,11 @@ def _find_entry(config: ConfigDict, head: str) -> Any:
 
   The user's code is not run while a config is read.
   """
-  choice = fields.named_choices().get(head)
-  name = registry.fields_of(config[head]).get("name") if choice else None
-  if choice is None or not isinstance(name, str) or ":" in name:
+  is_choice = head in fields.named_choices()
+  name = registry.fields_of(config[head]).get("name") if is_choice else None
+  if not isinstance(name, str) or ":" in name:
     return None
-  return registry.lookup(registry.import_name(choice.name), name, f"{head}.name")
+  return registry.lookup(registry.table_of(head), name, f"{head}.name")
 
 
 def _find_part(config: ConfigDict, field: str) -> tuple | None:

@@ -10,6 +10,7 @@ that it names is imported. Other files of strangers can name code too, such as t
 of a data set; this needs `trusting(True)`.
 """
 
+import collections
 import contextlib
 import contextvars
 import dataclasses
@@ -26,10 +27,25 @@ from vitx.config.checks import check_fields
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import suggest
 
+# The place of the table of a field's valid names, by the path of the field.
+TABLES = {
+  "data.source": "vitx.data.sources:SOURCES",
+  "data.validation_choice": "vitx.data.splits:CHOICES",
+  "model": "vitx.models:MODELS",
+  "model.dtype": "vitx.models:DTYPES",
+  "model.token_mixer.edges": "vitx.ops.patterns:PATTERNS",
+  "optimizer": "vitx.training.optim.optimizers:OPTIMIZERS",
+  "schedule": "vitx.training.optim.schedules:SCHEDULES",
+  "task": "vitx.tasks:TASKS",
+  "tracking": "vitx.training.record.trackers:TRACKERS",
+}
+
 # True: the user trusts foreign code. False: no foreign code runs. None: nobody has said either.
 _trusted: contextvars.ContextVar[bool | None] = contextvars.ContextVar("trusted", default=None)
 # The names of the user's own code that were imported in the outermost block of `trusting`.
-_own: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("own", default=None)
+_imported: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar(
+  "imported", default=None
+)
 
 
 @contextlib.contextmanager
@@ -43,14 +59,14 @@ def trusting(allowed: bool | None) -> Iterator[None]:
     allowed: True after `--trust_code`; False for a config that somebody else may have written; None
       to change nothing. A block with False inside a block with True has no effect.
   """
-  stated, own = _trusted.get(), _own.get()
-  token = _trusted.set(stated if stated or allowed is None else allowed)
-  names = _own.set(set() if own is None else own)
+  stated, imported = _trusted.get(), _imported.get()
+  trusted_before = _trusted.set(stated if stated or allowed is None else allowed)
+  imported_before = _imported.set(set() if imported is None else imported)
   try:
     yield
   finally:
-    _trusted.reset(token)
-    _own.reset(names)
+    _trusted.reset(trusted_before)
+    _imported.reset(imported_before)
 
 
 def is_trusted() -> bool | None:
@@ -60,11 +76,11 @@ def is_trusted() -> bool | None:
 
 def is_allowed(name: str) -> bool:
   """Returns whether code of this name may be imported here, if a config names it."""
-  return _trusted.get() is not False or _is_own(name)
+  return _trusted.get() is not False or _is_imported(name)
 
 
-def _is_own(name: str) -> bool:
-  return name in (_own.get() or ())
+def _is_imported(name: str) -> bool:
+  return name in (_imported.get() or ())
 
 
 def reach_current_folder() -> None:
@@ -102,16 +118,43 @@ def refuse_names_of_code(
   elif isinstance(tree, list | tuple):
     for entry in tree:
       refuse_names_of_code(entry, field, is_text)
-  elif isinstance(tree, str) and ":" in tree and not (_is_own(tree) or is_text(field, tree)):
+  elif isinstance(tree, str) and ":" in tree and not (_is_imported(tree) or is_text(field, tree)):
     raise refuse_code(tree, field)
 
 
+class Table(collections.UserDict[str, Any]):
+  """A table of named choices that imports the module of a choice when the choice is looked up.
+
+  Attributes:
+    data: The place `module:Name` of each choice by the choice's name.
+  """
+
+  def __init__(self, package: str, /, **places: str):
+    """Makes a table of the places of choices, such as `softmax="softmax:SoftmaxAttention"`."""
+    super().__init__({name: f"{package}.{place}" for name, place in places.items()})
+
+  def __getitem__(self, name: str) -> Any:
+    return import_name(self.data[name])
+
+  def attribute(self, name: str) -> Any:
+    """Returns the choice that Python code calls `name`, for `__getattr__` of a module."""
+    for choice, place in self.data.items():
+      if place.endswith(f":{name}"):
+        return self[choice]
+    raise AttributeError(f"no choice is called {name!r}")
+
+
+def table_of(field: str) -> Mapping[str, Any]:
+  """Returns the table of the valid names of a field, such as "optimizer"."""
+  return import_name(TABLES[field])
+
+
 def _find_shipped(table: Mapping[str, Any], name: str, field: str) -> Any:
-  """Returns the entry of a table whose class or function is `module:Name`; imports nothing."""
-  for entry in table.values():
-    target = entry.func if isinstance(entry, partial) else entry
-    if name == f"{getattr(target, '__module__', '')}:{getattr(target, '__qualname__', '')}":
-      return entry
+  """Returns the entry of a table whose class or function is `module:Name`; imports no other."""
+  for choice, entry in table.data.items() if isinstance(table, Table) else table.items():
+    place = f"{getattr(entry, '__module__', '')}:{getattr(entry, '__qualname__', '')}"
+    if name in (entry, place):
+      return table[choice]
   raise refuse_code(name, field)
 
 
@@ -141,8 +184,8 @@ def lookup(table: Mapping[str, Any], name: str, field: str) -> Any:
     code = import_name(name)
   except (ImportError, AttributeError, ValueError) as error:
     raise ConfigError(f"{field}={name!r} cannot be imported ({error}); correct it.") from error
-  if _trusted.get() is None and (own := _own.get()) is not None:
-    own.add(name)
+  if _trusted.get() is None and (imported := _imported.get()) is not None:
+    imported.add(name)
   return code
 
 
@@ -166,15 +209,15 @@ class Names:
 
   Attributes:
     first: The names that come first.
-    table: The place of the table, such as "vitx.models:MODELS".
+    field: The path of the field whose table of names it is, such as "model".
   """
 
   first: Collection[str]
-  table: str
+  field: str
 
   def __iter__(self) -> Iterator[str]:
     yield from self.first
-    yield from (name for name in import_name(self.table) if name not in self.first)
+    yield from (name for name in table_of(self.field) if name not in self.first)
 
 
 def fields_of(spec: str | Mapping[str, Any]) -> dict[str, Any]:
@@ -189,16 +232,16 @@ def options(function: Callable) -> dict[str, inspect.Parameter]:
   return {p.name: p for p in parameters if p.kind in kinds and p.name not in ("parent", "self")}
 
 
-def check_options(function: Callable, given: Mapping[str, Any], field: str, hidden=()) -> None:
-  """Checks that a class or function takes the given fields, none of which is in `hidden`."""
+def check_options(function: Callable, fields: Mapping[str, Any], field: str, hidden=()) -> None:
+  """Checks that a class or function takes these fields, none of which is in `hidden`."""
   valid = [name for name in options(function) if name not in hidden]
-  for key in given:
+  for key in fields:
     if key not in valid:
       owner: Any = function.__self__ if inspect.ismethod(function) else function
       owner = getattr(owner, "__name__", str(owner))
       path = f"{field}.{key}"
       raise ConfigError(
-        f"{path}={given[key]!r}: {owner} has no field {key!r}.{suggest(path, valid)}"
+        f"{path}={fields[key]!r}: {owner} has no field {key!r}.{suggest(path, valid)}"
         f" Valid: {listing(valid) or 'none'}."
       )
 

@@ -61,11 +61,8 @@ def _keys(sequences: Sequence[np.ndarray], base: int) -> Iterator[np.ndarray]:
 def _interpolate(train: np.ndarray, test: np.ndarray, base: int, lower: np.ndarray) -> np.ndarray:
   """Returns the probability that the model of one order gives each token, (tokens,).
 
-  Args:
-    train: The keys of the n-grams in the training sequences.
-    test: The keys of the n-grams that end at the tokens to predict.
-    base: The number of symbols: V tokens and the start symbol, V + 1.
-    lower: The probabilities that the model of the next lower order gives the tokens, (tokens,).
+  `train` and `test` are keys of n-grams, `base` is V + 1, and `lower` has the probabilities of the
+  model of the next lower order, (tokens,).
   """
   grams, counts = np.unique(train, return_counts=True)
   contexts, starts, kinds = np.unique(grams // base, return_index=True, return_counts=True)

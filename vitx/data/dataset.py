@@ -186,6 +186,13 @@ class Source:
     """Returns the examples of all roles."""
     return Joined([self.train, self.validation, self.test])
 
+  def describe(self) -> str:
+    """Returns a text with the name of the data and the numbers of examples and classes."""
+    examples = ", ".join(f"{len(self.role(role)):,} {role}" for role in ROLES)
+    names = self.info.class_names
+    classes = "" if names is None else f", {len(names):,} classes"
+    return f"{self.info.name}, examples {examples}{classes}"
+
 
 def spread(examples: Examples, count: int) -> Examples:
   """Returns `count` evenly spaced examples, or all examples if there are at most `count`."""

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import importlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,8 +11,8 @@ import numpy as np
 from absl import logging
 
 from vitx.config.errors import ConfigError, nearest
-from vitx.config.fields import DataSettings, SplitSettings, check_fold, read_fields
-from vitx.config.registry import check_options, lookup
+from vitx.config.fields import DataSettings, SplitSettings, check_fold
+from vitx.config.registry import Table, check_options, lookup
 from vitx.data import order
 from vitx.data.dataset import ROLES, Dataset, Examples, Subset
 from vitx.data.readable import warn_of_unread
@@ -28,17 +27,13 @@ FindGroups = Callable[[Examples], Any]
 TEST_SHARE = 0.2
 
 
-def _choose_as_sparse_transformer(train: Examples) -> np.ndarray:
-  """Returns a mask of the validation examples in the Sparse Transformer's code, bool (n,)."""
-  recipe = importlib.import_module("vitx.configs.sparse_transformer_cifar10")
-  return recipe.choose_validation(train)
-
-
 # The valid names of `data.validation_choice`, also in a config that is not trusted.
-CHOICES = {"sparse_transformer_cifar10": _choose_as_sparse_transformer}
+CHOICES = Table(
+  "vitx.configs", sparse_transformer_cifar10="sparse_transformer_cifar10:choose_validation"
+)
 
 
-def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Examples]:
+def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Examples]:
   """Divides the examples of a data set among the roles train, validation and test.
 
   - test: The split `test`; without it the validation split, unless `data.splits.validation` names
@@ -65,19 +60,17 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
     ConfigError: A split is missing, unlabeled or used twice, there are too few examples, or the
       roles share a group.
   """
-  settings = read_fields(DataSettings, data)
-  expressions = data.get("splits", {})
-  has_folds = settings.folds is not None or settings.fold is not None
-  if settings.groups is not None and dataset.groups is None:
-    dataset = dataclasses.replace(dataset, groups=functools.partial(_match, settings.groups))
-  names = find_splits(dataset, expressions, has_folds=has_folds)
+  has_folds = data.folds is not None or data.fold is not None
+  if data.groups is not None and dataset.groups is None:
+    dataset = dataclasses.replace(dataset, groups=functools.partial(_match, data.groups))
+  names = find_splits(dataset, data.splits, has_folds=has_folds)
   _warn_of_unread(dataset, names)
   train = whole = dataset.open_split(names["train"])
   find_groups = _make_find_groups(dataset, whole)
   carve = functools.partial(_carve, dataset, find_groups)
   result: dict[str, Examples] = {}
   if has_folds:
-    folds, fold = _read_folds(dataset, train, settings, expressions)
+    folds, fold = _read_folds(dataset, train, data)
     train, result["test"] = _divide(
       train, lambda part: find_folds(_classes(part), folds, find_groups(part)) == fold
     )
@@ -90,12 +83,12 @@ def assign(dataset: Dataset, data: Mapping[str, Any], seed: int) -> dict[str, Ex
   elif choose := find_choice(data):
     train, result["validation"] = _divide(train, choose)
   else:
-    train, result["validation"] = carve(train, settings.validation, (seed, order.VALIDATION))
+    train, result["validation"] = carve(train, data.validation, (seed, order.VALIDATION))
   # With one seed, a smaller fraction is a subset of a larger one: `carve` keeps the beginning.
-  if settings.fraction < 1.0 and dataset.carve is not None:
-    train, _ = dataset.carve(train, 1.0 - settings.fraction)
-  elif settings.fraction < 1.0:
-    _, train = carve(train, settings.fraction, (seed, order.FRACTION), spare=0)
+  if data.fraction < 1.0 and dataset.carve is not None:
+    train, _ = dataset.carve(train, 1.0 - data.fraction)
+  elif data.fraction < 1.0:
+    _, train = carve(train, data.fraction, (seed, order.FRACTION), spare=0)
   if dataset.groups is not None:
     _check_groups(find_groups, {**result, "train": train}, whole)
   return {**result, "train": train}
@@ -111,9 +104,9 @@ def _warn_of_unread(dataset: Dataset, names: Mapping[str, str]) -> None:
   warn_of_unread(dataset.info.name, {**splits, **dataset.unread})
 
 
-def find_choice(data: Mapping[str, Any]) -> Callable[[Examples], np.ndarray] | None:
+def find_choice(data: DataSettings) -> Callable[[Examples], np.ndarray] | None:
   """Returns the function that `data.validation_choice` names, or None if the field is not set."""
-  name = read_fields(DataSettings, data).validation_choice
+  name = data.validation_choice
   return None if name is None else lookup(CHOICES, name, "data.validation_choice")
 
 
@@ -130,7 +123,6 @@ def find_splits(
       is given, are carved from train, and the data set's own splits for these roles stay free.
   """
   check_options(SplitSettings, expressions, "data.splits")
-  read_fields(SplitSettings, expressions, "data.splits")
   names = {role: expressions.get(role) or "" for role in ROLES}
   names["train"] = names["train"] or _find_split(dataset, "train") or "train"
   if not has_folds:
@@ -246,15 +238,13 @@ def _check_split(dataset: Dataset, role: str, expression: str) -> None:
       )
 
 
-def _read_folds(
-  dataset: Dataset, train: Examples, settings: DataSettings, expressions: Mapping[str, Any]
-) -> tuple[int, int]:
+def _read_folds(dataset: Dataset, train: Examples, data: DataSettings) -> tuple[int, int]:
   """Checks and returns `data.folds` and `data.fold`: the number of folds, the test fold's index."""
-  folds, fold, name = settings.folds, settings.fold, dataset.info.name
+  folds, fold, name = data.folds, data.fold, dataset.info.name
   if folds is None:
     raise ConfigError(f"data.fold={fold} needs data.folds, which is not set.")
   fold = check_fold(fold, folds)
-  if expressions.get("test") or dataset.carve is not None:
+  if data.splits.test or dataset.carve is not None:
     raise ConfigError(
       f"data.folds={folds} excludes data.splits.test, and documents, which are one sequence."
     )

@@ -23,8 +23,8 @@ from vitx.inference import density_model
 from vitx.inference.coding import WindowCoder
 from vitx.inference.opening import open_model
 from vitx.inference.sample_files import to_numpy_file, to_png
+from vitx.runtime.progress import count_bar
 from vitx.tasks.density_images import to_values
-from vitx.training.record.progress import count_bar
 
 MAGIC = b"vitx"
 VERSION = 1
@@ -156,8 +156,8 @@ def _read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.n
     kind, grid, arrays = "images", density_model.grid_of(loaded), list(read_arrays(path).values())
     images = arrays[0]
     if len(arrays) > 1 or images.dtype != np.uint8 or images.shape[1:] != grid:
-      wanted = f"uint8 (n, {', '.join(map(str, grid))})"
-      raise ConfigError(f"{path} must hold one array {wanted}, not {images.dtype} {images.shape}.")
+      spec = f"uint8 (n, {', '.join(map(str, grid))})"
+      raise ConfigError(f"{path} must hold one array {spec}, not {images.dtype} {images.shape}.")
   else:
     kind, images = "image", density_model.read_image(path, loaded)[None]
   return kind, images.shape, density_model.image_tokens(images, loaded).reshape(-1)

@@ -1,11 +1,11 @@
 """Makes a workdir from published weights, or a file of weights from a workdir."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from absl import logging
-from ml_collections import ConfigDict
 
 from vitx.analysis.implementations import implementations
 from vitx.checkpoints import tree
@@ -15,7 +15,7 @@ from vitx.checkpoints.outputs import check_absent, check_folder
 from vitx.checkpoints.store import CheckpointStore
 from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
-from vitx.config.fields import check_config
+from vitx.config.fields import RunSettings, change
 from vitx.data.class_names import FILE, fit_lines, read_names
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.inference.model_card import CARD, write_card
@@ -23,14 +23,13 @@ from vitx.inference.opening import open_model, read_variables
 from vitx.interop.export import write_safetensors
 from vitx.interop.foreign_names import to_theirs
 from vitx.interop.timm_networks import ForeignNetwork, find_network
-from vitx.tasks import build_task, task_class
-from vitx.training.experiment import open_data, resolve
-from vitx.training.record import provenance
-from vitx.training.record.recorder import Record
+from vitx.runtime.environment import describe_data, describe_environment
+from vitx.tasks import settle, task_class
+from vitx.tasks.base import find_layout
 
 
 def import_weights(
-  source: str, config: ConfigDict, workdir: str | Path, *, without_data: bool = False
+  source: str, config: Mapping[str, Any], workdir: str | Path, *, without_data: bool = False
 ) -> None:
   """Makes a workdir from published weights, and prints a report on each parameter.
 
@@ -47,27 +46,27 @@ def import_weights(
       workdir has a run already.
     MissingExtraError: A package that reads the file is not installed.
   """
-  check_config(config)
+  settings = settle.read(config)
   if wd.list_steps(workdir):
     raise ConfigError(f"out={str(workdir)!r} has a run already; name another directory.")
-  config, info, data = _resolve(config, source, without_data)
-  task = build_task(config)
-  params, state = read_variables(config, info, task, new_head=False)
+  settled, info, data = _settle(change(settings, {"init_from": source}), source, without_data)
+  task = settled.task
+  params, state = read_variables(settled.settings, info, task, new_head=False)
   wd.check_writable(workdir)
   with CheckpointStore(wd.locate_checkpoints(workdir)) as store:
-    store.save(0, {"params": params, "model_state": state}, dataclasses.asdict(Record()))
-  wd.write_json(workdir, "config.json", wd.to_plain(config))
+    store.save(0, {"params": params, "model_state": state}, {})
+  wd.write_json(workdir, "config.json", wd.to_plain(settled.settings))
   picked = implementations(task.model, task.input_spec)
-  wd.write_json(workdir, wd.ENVIRONMENT, provenance.environment(data, picked))
+  wd.write_json(workdir, wd.ENVIRONMENT, describe_environment(data, picked))
 
 
-def _resolve(
-  config: ConfigDict, source: str, without_data: bool
-) -> tuple[ConfigDict, DatasetInfo, dict[str, Any]]:
-  """Returns the resolved config, the facts about its data set, and a JSON record of the data."""
+def _settle(
+  settings: RunSettings, source: str, without_data: bool
+) -> tuple[settle.Settled, DatasetInfo, dict[str, Any]]:
+  """Returns the settled run, the facts about its data set, and a JSON record of the data."""
   opened: Source | DatasetInfo
   if without_data:
-    info = task_class(config.task).state_info(config)
+    info = task_class(settings.task).state_info(settings)
     if info is None:
       raise ConfigError("without_data=True: set model.num_classes and data.image_size.")
     names = list(info.class_names or ())  # numbers
@@ -76,12 +75,9 @@ def _resolve(
     opened = info = dataclasses.replace(info, class_names=tuple(names))
     data = {"source": info.name, "fingerprint": "", "class_names": names, "vocabulary": None}
   else:
-    opened = open_data(config)
-    info, data = opened.info, provenance.describe_data(opened, config.data)
-  config = resolve(config, opened)
-  with config.unlocked():
-    config.init_from = source
-  return config, info, data
+    opened = settle.open_data(settings)
+    info, data = opened.info, describe_data(opened, settings.data)
+  return settle.settle(settings, opened), info, data
 
 
 def export_weights(
@@ -113,7 +109,7 @@ def export_weights(
     network = describe(loaded)
   arrays = to_theirs(tree.name_arrays(loaded.variables), network.family)
   path.parent.mkdir(parents=True, exist_ok=True)
-  write_safetensors(path, arrays, loaded.task.token_layout())
+  write_safetensors(path, arrays, find_layout(loaded.task))
   (path.parent / CARD).write_text(write_card(loaded, network, path.name), encoding="utf-8")
   if loaded.class_names and fit_lines(loaded.class_names):
     lines = "".join(f"{name}\n" for name in loaded.class_names)
@@ -129,19 +125,19 @@ def describe(loaded: Loaded) -> ForeignNetwork:
   Raises:
     ConfigError: No network is equivalent; the message names the field.
   """
-  if loaded.config.task.name == "masked_autoencoder":
+  settings = loaded.settings
+  if settings.task.name == "masked_autoencoder":
     raise ConfigError(
       "task.name='masked_autoencoder': the network has a decoder, which no network of timm has;"
       f" train a classifier with init_from={loaded.workdir} and export that one."
     )
-  config = loaded.config.copy_and_resolve_references()
-  fields = wd.flatten(complete(config)["model"])
-  with config.unlocked():
-    named = {
-      key: {"name": value["name"] if hasattr(value, "keys") else value}
-      for key, value in config.model.items()
-      if f"{key}.name" in fields
-    }
-    config.model = ConfigDict({"name": config.model.name, **named})
-  defaults = wd.flatten(complete(config)["model"])
-  return find_network(fields, defaults, config.data.image_size, config.data.channels)
+  fields = wd.flatten(complete(settings)["model"])
+  named = {
+    key: {"name": value["name"] if hasattr(value, "keys") else value}
+    for key, value in settings.model.items()
+    if f"{key}.name" in fields
+  }
+  plain = change(settings, {"model": {"name": settings.model.name, **named}})
+  defaults = wd.flatten(complete(plain)["model"])
+  size = settings.data.image_size or 0  # A model without images has no network in timm.
+  return find_network(fields, defaults, size, settings.data.channels)

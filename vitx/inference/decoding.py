@@ -104,15 +104,15 @@ def sample_tokens(
   Returns:
     The tokens, int32 (B, N), prompts included.
   """
-  batch, given = prompts.shape
+  batch, prompt_length = prompts.shape
   tokens = np.zeros((batch, length), np.int32)
-  tokens[:, :given] = prompts
+  tokens[:, :prompt_length] = prompts
   state = (model.init_cache(batch), jnp.asarray(tokens))  # type: ignore[attr-defined]
   numbers = jnp.arange(first, first + batch, dtype=jnp.int32)
   size = math.ceil(length / CHUNKS)
   for start in range(0, length, size):
     stop = min(start + size, length)
-    bounds = np.array([start, stop, given], np.int32)
+    bounds = np.array([start, stop, prompt_length], np.int32)
     state = _advance(model, sampling, variables, state, bounds, numbers, np.uint32(seed))
     jax.block_until_ready(state[1])
     progress(stop - start)
@@ -130,7 +130,7 @@ def _advance(
   seed: jax.Array,
 ) -> tuple[Any, jax.Array]:
   """Samples the tokens at places bounds[0] ... bounds[1] - 1, except those before bounds[2]."""
-  start, stop, given = bounds
+  start, stop, prompt_length = bounds
   key = jax.random.key(seed)
 
   def step(at: jax.Array, state: tuple[Any, jax.Array]) -> tuple[Any, jax.Array]:
@@ -141,7 +141,7 @@ def _advance(
     keys = jax.vmap(lambda number: jax.random.fold_in(here, number))(numbers)
     drawn = jax.vmap(jax.random.categorical)(keys, sampling.scale(logits)).astype(jnp.int32)
     known = jax.lax.dynamic_slice_in_dim(tokens, at, 1, axis=1)
-    new = jnp.where(at < given, known, drawn[:, None])
+    new = jnp.where(at < prompt_length, known, drawn[:, None])
     return cache, jax.lax.dynamic_update_slice_in_dim(tokens, new, at, axis=1)
 
   return jax.lax.fori_loop(start, stop, step, state)

@@ -17,11 +17,7 @@ Kind = Literal["image", "text", "audio"]
 
 
 def density_task(loaded: Loaded) -> Density:
-  """Returns the task of a loaded model, which must be a density model.
-
-  Raises:
-    ConfigError: The model has another task.
-  """
+  """Returns the task of a loaded model; raises ConfigError if it is no density model."""
   if not isinstance(loaded.task, Density):
     raise ConfigError(f"workdir={loaded.workdir!r} is no density model (task.name='density').")
   return loaded.task
@@ -31,7 +27,7 @@ def kind_of(loaded: Loaded) -> Kind:
   """Returns the kind of data that a density model's tokens encode: "image", "text" or "audio"."""
   if density_task(loaded).window is None:
     return "image"
-  return "audio" if str(loaded.config.data.source).startswith("audio:") else "text"
+  return "audio" if loaded.settings.data.source.startswith("audio:") else "text"
 
 
 def grid_of(loaded: Loaded) -> tuple[int, ...]:
@@ -40,11 +36,7 @@ def grid_of(loaded: Loaded) -> tuple[int, ...]:
 
 
 def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
-  """Checks that tokens are in the model's vocabulary and returns them as int32.
-
-  Raises:
-    ConfigError: A token is outside the vocabulary; the message names the first one and its place.
-  """
+  """Checks that tokens are in the model's vocabulary and returns them as int32."""
   V = loaded.model.vocabulary  # type: ignore[attr-defined]
   wrong = np.flatnonzero((tokens < 0) | (tokens >= V))
   if wrong.size:
@@ -56,10 +48,8 @@ def check_tokens(tokens: np.ndarray, loaded: Loaded, where: str) -> np.ndarray:
 def read_image(path: str | Path, loaded: Loaded) -> np.ndarray:
   """Returns the stored pixels of an image file, uint8 (height, width, channels).
 
-  Raises:
-    ConfigError: The file is not one image with the model's size and channels, or it has more than
-      these pixels: more than 8 bits per value, a transparent color or further frames.
-    OSError: The file cannot be read.
+  The file must be one image of the model's size and channels and have nothing but these pixels: no
+  more than 8 bits per value, no transparent color, no further frames.
   """
   height, width, channels = grid_of(loaded)
   mode = FILE_MODES.get(channels)
@@ -88,10 +78,6 @@ def _has_16_bits(file: Image.Image) -> bool:
 
 
 def image_tokens(images: np.ndarray, loaded: Loaded) -> np.ndarray:
-  """Converts images (n, height, width, channels) to tokens, int32 (n, N).
-
-  Raises:
-    ConfigError: A value is not one of the model's levels.
-  """
+  """Converts images (n, height, width, channels) to tokens, int32 (n, N)."""
   tokens = to_tokens(images, density_task(loaded).levels)
   return tokens.reshape(len(images), -1).astype(np.int32)

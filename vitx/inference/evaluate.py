@@ -1,7 +1,6 @@
 """Evaluates a trained model on a split."""
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,34 +16,20 @@ from vitx.checkpoints.outputs import check_folder
 from vitx.checkpoints.workdir import check_file
 from vitx.config.checks import PositiveInt, check_choice, check_value
 from vitx.config.errors import ConfigError
+from vitx.config.fields import RunSettings, change, read_settings, seed_of
 from vitx.config.overrides import split as split_overrides
 from vitx.config.overrides import with_overrides
 from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.readable import warn_of_unread
 from vitx.data.splits import assign
-from vitx.inference.opening import check_channels, copy_data_fields, open_for, open_model
+from vitx.inference.opening import change_folder, check_channels, open_for, open_model
+from vitx.inference.subject import Evaluation
+from vitx.runtime import evaluation, parallel
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification
-from vitx.training import evaluation, parallel
 
 SPLITS = (*ROLES, "all")
-
-
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
-  """A model's evaluation on a split, with everything that reports need.
-
-  Attributes:
-    examples: The examples of the split; `predictions.numbers` are indices into it.
-    result: The dictionary that `evaluate` returns.
-    predictions: The predictions of a classifier with the labels; `None` for another task.
-  """
-
-  loaded: Loaded
-  examples: Examples
-  result: dict[str, Any]
-  predictions: classification.Predictions | None
 
 
 def evaluate(
@@ -136,13 +121,13 @@ def evaluate_split(
   check_value(batch_size, "batch_size", PositiveInt | None)
   check_value(limit, "limit", PositiveInt | None)
   with open_model(workdir) as loaded:
-    config = loaded.config.copy_and_resolve_references()
+    settings = loaded.settings
     if batch_size is not None:
-      config.evaluation.batch_size = batch_size
+      settings = change(settings, {"evaluation.batch_size": batch_size})
     if task:
-      changes = ",".join(f"task.{change}" for change in split_overrides(task))
+      changes = ",".join(f"task.{item}" for item in split_overrides(task))
       try:
-        loaded = loaded.with_task(with_overrides(config, changes))
+        loaded = loaded.with_task(read_settings(with_overrides(loaded.config, changes)))
       except ValueError as error:
         raise ConfigError(f"task={task!r}: {error}") from error
     collected = _Collector(loaded.task, keep_logits=calibrate)
@@ -156,18 +141,18 @@ def evaluate_split(
     read = loaded.task.examples(examples, train=False)
     read = read if limit is None else spread(read, limit)  # a document has many windows
     with _predictions(file, read, loaded) as write:
-      figures = _run([(loaded, read)], config, write, collected)
+      figures = _run([(loaded, read)], settings, write, collected)
     if train is not None:
       figures |= loaded.task.references(train, examples)
     if predictions := collected.join():
       figures |= classification.summarize(predictions, len(loaded.class_names))
     if predictions and calibrate:
       fitted = collected
-      if split != "validation" or source not in (None, loaded.config.data.source):
+      if split != "validation" or source not in (None, loaded.settings.data.source):
         fitted = _Collector(loaded.task, keep_logits=True)
         validation = _open(loaded, "validation", None, data_dir)[2]
         validation = validation if limit is None else spread(validation, limit)
-        _run([(loaded, validation)], config, None, fitted)
+        _run([(loaded, validation)], settings, None, fitted)
       figures["calibration"] = _calibrate(collected, fitted)
   result = {
     "workdir": loaded.workdir,
@@ -188,7 +173,7 @@ def evaluate_together(models: Sequence[Loaded]) -> dict[str, Any]:
   """
   parts = [(x, x.task.examples(_open(x, "test", None, None)[2], train=False)) for x in models]
   collected = _Collector(models[0].task, keep_logits=False)
-  figures = _run(parts, models[0].config, None, collected)
+  figures = _run(parts, models[0].settings, None, collected)
   if predictions := collected.join():
     figures |= classification.summarize(predictions, len(models[0].class_names))
   return figures
@@ -245,7 +230,7 @@ def _calibrate(collected: _Collector, fitted: _Collector) -> dict[str, Any]:
 
 def _run(
   models: Sequence[tuple[Loaded, Examples]],
-  config: Any,
+  settings: RunSettings,
   write: evaluation.TakeRows | None,
   collected: _Collector,
 ) -> dict[str, Any]:
@@ -259,10 +244,10 @@ def _run(
     for loaded, examples in models:
       state = {name: parallel.replicate(tree) for name, tree in loaded.variables.items()}
       params, constants = state.pop("params"), parallel.replicate(loaded.task.constants())
-      name, make = ("evaluate", evaluation.batch_size_for(config)), evaluation.make_evaluate
+      name, make = ("evaluate", evaluation.batch_size_for(settings)), evaluation.make_evaluate
       step = loaded.program(name, functools.partial(make, loaded.task))
       steps[:] = [functools.partial(step, params, state, constants)]
-      yield from evaluation.show_batches(config, loaded.task, examples, "evaluating")
+      yield from evaluation.show_batches(settings, loaded.task, examples, "evaluating")
 
   def take(batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
     if write is not None:
@@ -270,7 +255,7 @@ def _run(
     collected.take(batch, rows)
 
   rows, task = take if collected.is_wanted else write, models[0][0].task
-  answer = lambda *given: steps[0](given[-1])  # noqa: E731
+  answer = lambda *arguments: steps[0](arguments[-1])  # noqa: E731
   return evaluation.evaluate(task, answer, {"": {}}, {}, {}, read_batches(), rows)[""]
 
 
@@ -278,10 +263,11 @@ def _open(
   loaded: Loaded, split: str | None, source: str | None, data_dir: str | None
 ) -> tuple[Dataset, Examples | None, Examples, str]:
   """Returns the data set, its train (None for "all"), the examples to evaluate and their split."""
-  is_own = source in (None, loaded.config.data.source)
+  is_own = source in (None, loaded.settings.data.source)
   split = check_choice(split or ("test" if is_own else "all"), "split", SPLITS)
-  data = copy_data_fields(loaded, data_dir)
-  dataset = _match(loaded, open_for(loaded, data, source))
+  data = change_folder(loaded, data_dir)
+  dataset, data = open_for(loaded, data, source)
+  dataset = _match(loaded, dataset)
   name, is_same = dataset.info.name, dataset.info.fingerprint == loaded.fingerprint
   if is_own and not is_same:
     logging.warning(
@@ -295,7 +281,7 @@ def _open(
     warn_of_unread(name, dataset.unread)
     roles: dict[str, Examples] = {split: Joined([*map(dataset.open_split, dataset.splits)])}
   else:
-    roles = assign(dataset, data, loaded.config.data_seed)
+    roles = assign(dataset, data, seed_of(loaded.settings, "data_seed"))
   if not len(roles[split]):
     raise ConfigError(f"split={split!r} of {name!r} has no examples; choose another.")
   return dataset, roles.get("train"), roles[split], split
@@ -303,15 +289,15 @@ def _open(
 
 def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
   """Returns a data set whose labels are changed to the numbers of the model's classes."""
-  names, wanted = dataset.info.class_names or (), loaded.class_names
+  names, classes = dataset.info.class_names or (), loaded.class_names
   if not {"label", "labels"} & loaded.task.element_spec.keys():  # classes do not matter
-    names = wanted = ()
+    names = classes = ()
   unnamed = not loaded.knows_class_names
-  matched = renumber(dataset, wanted, unnamed=unnamed) if names and wanted else dataset
-  if matched is None or bool(names) != bool(wanted):
+  matched = renumber(dataset, classes, unnamed=unnamed) if names and classes else dataset
+  if matched is None or bool(names) != bool(classes):
     raise ConfigError(
-      f"source={dataset.info.name!r} has {len(names)} classes and the model has {len(wanted)};"
-      f" they are matched by name ({compare(names, wanted, 'source', 'model')}). Rename the"
+      f"source={dataset.info.name!r} has {len(names)} classes and the model has {len(classes)};"
+      f" they are matched by name ({compare(names, classes, 'source', 'model')}). Rename the"
       " classes of the source. If the model knows only numbers, list its classes in order in a"
       f" file {FILE} in the source's folder, or beside the weights before `vitx convert`."
     )
@@ -328,11 +314,15 @@ def _predictions(
     yield None
     return
   with csv_files.create(path) as add:
-    add(["name", *loaded.task.prediction_columns(loaded.data)])
+    heads: list[str] = []
 
     def write(batch: dict[str, np.ndarray], rows: dict[str, np.ndarray]) -> None:
-      values = loaded.task.prediction_rows(loaded.data, batch, rows)
-      for number, row in zip(batch["example"].tolist(), values, strict=True):
-        add([examples.name(number), *row])
+      columns = loaded.task.predictions(loaded.class_names, batch, rows)
+      if not heads:  # this is the first batch
+        heads[:] = "name", *columns
+        add(heads)
+      names = map(examples.name, batch["example"].tolist())
+      for row in zip(names, *columns.values(), strict=True):
+        add(row)
 
     yield write

@@ -20,9 +20,9 @@ from vitx.data.dataset import ROLES, Examples, Source
 from vitx.files import read_arrays, replace_bytes
 from vitx.inference.predict import FEATURES, with_features
 from vitx.models import names
-from vitx.training import evaluation
-from vitx.training.experiment import evaluation_shapes
-from vitx.training.record.progress import count_bar
+from vitx.runtime import evaluation
+from vitx.runtime.evaluation import evaluation_shapes
+from vitx.runtime.progress import count_bar
 
 FORMAT = 1  # increased when a change of the code changes features
 # The head is the first of these modules that runs; its input is the pooled tokens.
@@ -41,7 +41,7 @@ def read_features(
   as for an evaluation.
 
   Args:
-    model: The model, whose config says how examples are prepared.
+    model: The model, whose settings say how examples are prepared.
     source: The examples of train, validation and test, with labels.
     cache: The folder for files of features. If it has a file of features for these weights, data
       and preparation, the file is read; otherwise it is written.
@@ -54,7 +54,7 @@ def read_features(
       be read, or a feature is not a finite number.
   """
   path = cache / f"{fingerprint(model, source)}.npz"
-  plain = to_plain([model.config.model, model.config.task])
+  plain = to_plain([model.settings.model, model.settings.task])
   names_code = ":" in json.dumps(plain, separators=(",", "="))  # such as `module:Name`
   if path.exists() and not names_code:
     stored = read_arrays(path)
@@ -69,8 +69,8 @@ def read_features(
 
 def fingerprint(model: Loaded, source: Source) -> str:
   """Returns a digest of everything on which the features depend: weights, data and preparation."""
-  config = model.config
-  data = {key: value for key, value in to_plain(config.data).items() if key not in NEUTRAL}
+  settings = model.settings
+  data = {key: value for key, value in to_plain(settings.data).items() if key not in NEUTRAL}
   leaves = tree.name_leaves(jax.device_get(model.variables))
   return digest.digest_json(
     {
@@ -78,8 +78,8 @@ def fingerprint(model: Loaded, source: Source) -> str:
       "backend": jax.default_backend(),
       "weights": {name: digest.digest_array(np.asarray(x)) for name, x in leaves.items()},
       "examples": [source.info.fingerprint, list(source.info.class_names or ())],
-      "data_seed": config.data_seed,
-      "config": [to_plain(config.model), to_plain(config.task), to_plain(config.evaluation), data],
+      "data_seed": settings.data_seed,
+      "config": [*map(to_plain, (settings.model, settings.task, settings.evaluation)), data],
     }
   )
 
@@ -105,20 +105,20 @@ def _make_compute(model: Loaded) -> Callable[[Mapping[str, np.ndarray]], jax.Arr
 def _compute(
   model: Loaded, compute: Callable[..., jax.Array], examples: Examples, role: str
 ) -> LabeledFeatures:
-  task, config = model.task, model.config
+  task, settings = model.task, model.settings
   examples = task.examples(examples, train=False)
   batches = evaluation_batches(
     examples,
     transform=task.transform(train=False),
-    batch_size=evaluation.batch_size_for(config),
-    threads=config.data.threads,
+    batch_size=evaluation.batch_size_for(settings),
+    threads=settings.data.threads,
   )
   rows: list[np.ndarray] = []
   arrays = evaluation_shapes(task, 1)
   with count_bar(f"features of {role}", len(examples), "example") as bar:
     for batch in batches:
-      made = np.asarray(compute({name: batch[name] for name in arrays}), np.float32)
-      rows.append(made[batch["mask"]])
+      features = np.asarray(compute({name: batch[name] for name in arrays}), np.float32)
+      rows.append(features[batch["mask"]])
       bar.update(len(rows[-1]))
   values = np.concatenate(rows)
   wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))

@@ -7,12 +7,11 @@ from typing import Any
 from vitx.analysis.markdown import code, shorten_paths, table, text
 from vitx.analysis.tables import format_figure
 from vitx.checkpoints.load import Loaded
+from vitx.checkpoints.metrics import read_metrics
 from vitx.checkpoints.workdir import ENVIRONMENT, read_json, to_plain
-from vitx.config.fields import EvaluationSettings, read_fields
 from vitx.data.images.settings import sides
 from vitx.interop.repository import WEIGHTS
 from vitx.interop.timm_networks import ForeignNetwork
-from vitx.training.record.log import read_metrics
 
 CARD = "README.md"
 
@@ -32,7 +31,7 @@ def write_card(loaded: Loaded, network: ForeignNetwork | None, file: str) -> str
     f"# {text(file.removesuffix('.safetensors'))}",
     _summary(loaded, network),
     _usage(network, file),
-    *_training(loaded, to_plain(loaded.config), with_command=True),
+    *_training(loaded, to_plain(loaded.settings), with_command=True),
   ]
   return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -76,8 +75,8 @@ def _tags(loaded: Loaded) -> str:
 def _summary(loaded: Loaded, network: ForeignNetwork | None) -> str:
   names = "vitx" if network is None else "timm" if network.code else network.family
   return (
-    f"Weights of {code(loaded.config.model.name)}, step {loaded.step} of a run of vitx, under the"
-    f" names of {names}. The task is {code(loaded.config.task.name)}."
+    f"Weights of {code(loaded.settings.model.name)}, step {loaded.step} of a run of vitx, under the"
+    f" names of {names}. The task is {code(loaded.settings.task.name)}."
   )
 
 
@@ -103,9 +102,10 @@ def _usage(network: ForeignNetwork | None, file: str) -> str:
 
 
 def _images(loaded: Loaded) -> str:
-  data = loaded.config.data
-  evaluation = read_fields(EvaluationSettings, loaded.config.evaluation, "evaluation")
-  if data.mean is None or data.image_size is None:  # as for a density model of bytes
+  data, evaluation = loaded.settings.data, loaded.settings.evaluation
+  if (
+    data.mean is None or data.std is None or data.image_size is None
+  ):  # as for a density model of bytes
     return ""
   (height, width), mean, std = sides(data.image_size), list(data.mean), list(data.std)
   return (

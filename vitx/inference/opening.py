@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
-from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError
-from vitx.data.dataset import ROLES, Dataset, DatasetInfo, check_arrays
+from vitx.config.fields import DataSettings, RunSettings, SplitSettings, change, seed_of
+from vitx.data.dataset import Dataset, DatasetInfo, check_arrays
 from vitx.data.sources import find_opener, open_dataset
-from vitx.interop.init_from import check_source, initial_variables
 from vitx.interop.repository import load
-from vitx.tasks.base import Task
-from vitx.training import cache
-from vitx.training.experiment import evaluation_shapes
-from vitx.training.restore import make_fit
+from vitx.runtime import cache
+from vitx.runtime.weights import make_fit
+from vitx.tasks.base import Task, find_layout, init_variables
+
+# The fields, beside the names of splits, that divide the examples of a data set.
+DIVISION = ("validation_choice", "folds", "fold", "groups")
+Divided = tuple[Dataset, DataSettings]  # an opened data set, and the settings that divide it
 
 
 @contextlib.contextmanager
@@ -53,33 +54,31 @@ def open_model(
       yield model if isinstance(model, Loaded) else load(model, checkpoint, weights=weights)
 
 
-def copy_data_fields(loaded: Loaded, data_dir: str | None = None) -> ConfigDict:
-  """Returns a copy of the run's `data` config; `data_dir` replaces its folder of TFDS sets."""
-  data = loaded.config.data.copy_and_resolve_references()
-  if data_dir is not None:
-    data.data_dir = data_dir
-  return data
+def change_folder(loaded: Loaded, data_dir: str | None = None) -> DataSettings:
+  """Returns the run's settings of data; `data_dir` replaces its folder of TFDS sets."""
+  data = loaded.settings.data
+  return data if data_dir is None else change(data, {"data_dir": data_dir})
 
 
-def open_for(loaded: Loaded, data: ConfigDict, source: str | None) -> Dataset:
+def open_for(loaded: Loaded, data: DataSettings, source: str | None) -> Divided:
   """Opens a source whose examples the run's network can read; see `change_source`.
 
   Raises:
     ConfigError: The source cannot be opened, or the network cannot read its examples.
   """
-  dataset = change_source(loaded, data, source)
-  info, known = dataset.info, loaded.task.state_info(loaded.config)
+  dataset, data = change_source(loaded, data, source)
+  info, known = dataset.info, loaded.task.state_info(loaded.settings)
   if known is None:  # a task of the user's own need not describe its data
-    return dataset
+    return dataset, data
   inputs = {name: x for name, x in known.spec.items() if name not in loaded.task.targets}
   reads = {name: (x.dtype, len(x.shape)) for name, x in inputs.items()}
-  check_arrays(info, reads, loaded.config.task.name)
+  check_arrays(info, reads, loaded.settings.task.name)
   if known.vocabulary and (info.vocabulary or 0) > known.vocabulary:
     raise ConfigError(
       f"source={info.name!r} has {info.vocabulary} different tokens and the model knows"
       f" {known.vocabulary}; choose a source with at most that number."
     )
-  return dataset
+  return dataset, data
 
 
 def check_channels(loaded: Loaded, info: DatasetInfo) -> None:
@@ -88,16 +87,16 @@ def check_channels(loaded: Loaded, info: DatasetInfo) -> None:
   Raises:
     ConfigError: The numbers of channels differ.
   """
-  wanted = loaded.config.data.channels
-  if "image" in info.spec and info.spec["image"].shape[-1] not in (None, wanted):
+  expected = loaded.settings.data.channels
+  if "image" in info.spec and info.spec["image"].shape[-1] not in (None, expected):
     channels = info.spec["image"].shape[-1]
     raise ConfigError(
-      f"source={info.name!r} has images of {channels} channels; the model takes {wanted}."
+      f"source={info.name!r} has images of {channels} channels; the model takes {expected}."
     )
 
 
-def change_source(loaded: Loaded, data: ConfigDict, source: str | None) -> Dataset:
-  """Opens the run's source (None) or another, and changes the `data` config in place to suit it.
+def change_source(loaded: Loaded, data: DataSettings, source: str | None) -> Divided:
+  """Opens the run's source (None) or another, and returns it with the settings that suit it.
 
   If the run's own source cannot be opened, the error says where it was in training. The fields that
   divide the run's data are kept only if the other source is the run's data under another path or
@@ -106,27 +105,25 @@ def change_source(loaded: Loaded, data: ConfigDict, source: str | None) -> Datas
   """
   if source in (None, data.source):
     try:
-      return open_dataset(data)
+      return open_dataset(data), data
     except ConfigError as error:
       place = loaded.data.get("places", {}).get("source")
       before = f" In training it was {place}." if place else ""
       raise ConfigError(f"{error}{before} --source names another place.") from error
-  data.source, dataset = source, None
+  data, dataset = change(data, {"source": source}), None
   with contextlib.suppress(ConfigError):  # The source may lack the splits in `data.splits`.
     dataset = open_dataset(data)
   if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
-    return dataset
+    return dataset, data
   is_divided = any(data.splits.values())
-  with data.unlocked():
-    data.update(fraction=1.0, validation_choice=None, folds=None, fold=None, groups=None)
-    data.splits = {role: "" for role in ROLES}
-  return open_dataset(data) if dataset is None or is_divided else dataset
+  data = change(data, {"fraction": 1.0, "splits": SplitSettings(), **dict.fromkeys(DIVISION)})
+  return open_dataset(data) if dataset is None or is_divided else dataset, data
 
 
 def read_variables(
-  config: ConfigDict, info: DatasetInfo, task: Task, *, new_head: bool = True
+  settings: RunSettings, info: DatasetInfo, task: Task, *, new_head: bool = True
 ) -> tuple[Any, dict[str, Any]]:
-  """Initializes a network, and fills it with the weights that its config names in `init_from`.
+  """Initializes a network, and fills it with the weights that `settings.init_from` names.
 
   If `new_head` is set, a head for other classes may be left as initialized.
 
@@ -136,11 +133,15 @@ def read_variables(
   Raises:
     ConfigError: The weights cannot be read or do not fit.
   """
-  fit = dataclasses.replace(make_fit(task, config, info), new_head=new_head, may_add=False)
-  source, layout, key = config.init_from, task.token_layout(), jax.random.key(config.init_seed)
-  batch = tree.zeros(evaluation_shapes(task, 1))
-  shapes = dict(jax.eval_shape(task.init, key, batch))
+  # A trained run needs no names of foreign weights.
+  from vitx.interop.init_from import check_source, initial_variables
+
+  fit = dataclasses.replace(make_fit(task, settings, info), new_head=new_head, may_add=False)
+  source, layout = settings.init_from or "", find_layout(task)
+  key = jax.random.key(seed_of(settings, "init_seed"))
+  init = jax.jit(lambda key: init_variables(task, key))
+  shapes = dict(jax.eval_shape(init, key))
   check_source(source, shapes.pop("params"), shapes, layout, fit)
-  state = dict(jax.device_get(jax.jit(task.init)(key, batch)))
+  state = dict(jax.device_get(init(key)))
   params = state.pop("params")
   return initial_variables(source, params, state, layout, fit)

@@ -17,7 +17,7 @@ from vitx.data.in_memory import raise_all
 from vitx.inference.inputs import list_inputs, make_reader, name_input
 from vitx.inference.opening import open_model
 from vitx.models import names
-from vitx.training.record.progress import count_bar
+from vitx.runtime.progress import count_bar
 
 BATCH = 64
 FEATURES = "features"
@@ -123,7 +123,7 @@ def predict(
     # Batches are padded with blank examples to a few sizes, so that few programs are compiled.
     size = min(BATCH, 1 << max(len(examples) - 1, 0).bit_length())
     blank = tree.zeros(dict(spec))
-    results, answers, named = [], [], []
+    results, parts, named = [], [], []
     problems: list[ConfigError] = []
     with count_bar("predicting", len(examples), "input") as bar:
       for start in range(0, max(len(examples), 1), size):
@@ -144,20 +144,20 @@ def predict(
         rows = evaluate(*arguments, {**batch, "mask": mask})["rows"]
         rows = {name: np.asarray(value)[mask] for name, value in rows.items()}
         batch = {name: value[mask] for name, value in batch.items()}
-        answers += list(task.prediction_rows(loaded.data, batch, rows))
+        parts.append(task.predictions(loaded.class_names, batch, rows))
         results.append(rows)
     if not skip_unreadable or not results:
       raise_all(problems, "" if skip_unreadable else "skip_unreadable=True leaves them out.")
     rows = {name: np.concatenate([result[name] for result in results]) for name in results[0]}
-    skipped, heads = tuple(map(str, problems)), task.prediction_columns(loaded.data)
     # The columns that need labeled examples are left out.
-    columns = {h: [row[i] for row in answers] for i, h in enumerate(heads) if h not in spec}
+    heads, skipped = [head for head in parts[0] if head not in spec], tuple(map(str, problems))
+    columns = {head: [value for part in parts for value in part[head]] for head in heads}
     return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
 
 
 def skips_unreadable(loaded: Loaded) -> bool:
   """Returns whether the run left out unreadable examples, by `data.on_unreadable`."""
-  return loaded.config.data.get("on_unreadable") == "skip"
+  return loaded.settings.data.on_unreadable == "skip"
 
 
 def with_features(

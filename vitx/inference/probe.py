@@ -1,13 +1,12 @@
 """Probes: simple classifiers trained on a network's frozen features, in seconds."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from absl import logging
-from ml_collections import ConfigDict
 
 from vitx.analysis.figures import style
 from vitx.analysis.figures.few_shot import plot_few_shot
@@ -18,7 +17,7 @@ from vitx.checkpoints.outputs import check_folder
 from vitx.config import registry
 from vitx.config.checks import NonNegativeInt, PositiveInt, Seed, check_choice, check_value
 from vitx.config.errors import ConfigError
-from vitx.config.fields import check_config
+from vitx.config.fields import change, seed_of
 from vitx.config.loader import load_config
 from vitx.data import order
 from vitx.data.cache import cache_directory
@@ -26,11 +25,10 @@ from vitx.data.dataset import ROLES, Source, check_arrays
 from vitx.data.sources import divide
 from vitx.inference import opening
 from vitx.inference.features import read_features
-from vitx.tasks import build_task
+from vitx.runtime import cache as programs
+from vitx.runtime.weights import with_teacher_model
+from vitx.tasks import settle
 from vitx.tasks.classification import Classification
-from vitx.training import cache as programs
-from vitx.training import teacher
-from vitx.training.experiment import open_data, resolve
 
 SHOTS = (1, 2, 5, 10)
 
@@ -38,7 +36,7 @@ SHOTS = (1, 2, 5, 10)
 def probe(
   workdir: str | Path | Loaded | None = None,
   *,
-  config: str | ConfigDict | None = None,
+  config: str | Mapping[str, Any] | None = None,
   checkpoint: str | int = "best",
   weights: str | None = None,
   source: str | None = None,
@@ -111,8 +109,8 @@ def probe(
     else:
       raise ConfigError("give a workdir, or a config, which sets its own data.source.")
     if batch_size is not None:
-      model = dataclasses.replace(model, config=model.config.copy_and_resolve_references())
-      model.config.evaluation.batch_size = batch_size
+      settings = change(model.settings, {"evaluation.batch_size": batch_size})
+      model = dataclasses.replace(model, settings=settings)
     _check_data(model, data)
     features, cached = read_features(model, data, folder)
   result = {
@@ -132,41 +130,41 @@ def probe(
 
 
 def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[Loaded, Source]:
-  """Opens the data of a run, or another source; the returned model's config has its fields."""
-  is_own = source in (None, model.config.data.source)
-  data = opening.copy_data_fields(model, data_dir)
-  dataset = opening.change_source(model, data, source)
+  """Opens the data of a run, or another source; the returned model's settings have its fields."""
+  is_own = source in (None, model.settings.data.source)
+  data = opening.change_folder(model, data_dir)
+  dataset, data = opening.change_source(model, data, source)
   is_same = is_own or dataset.info.fingerprint == model.fingerprint
   # The folds depend on the order of the classes, which a file beside the data may have given.
-  opened = divide(dataset, data, model.config.data_seed, model.class_names if is_same else None)
+  names = model.class_names if is_same else None
+  opened = divide(dataset, data, seed_of(model.settings, "data_seed"), names)
   if is_own and model.fingerprint and opened.info.fingerprint != model.fingerprint:
     logging.warning(
       "%s has changed since the run: its test may have examples that the run was trained on",
       opened.info.name,
     )
-  config = model.config.copy_and_resolve_references()
-  config.data = data
-  return dataclasses.replace(model, config=config), opened
+  return dataclasses.replace(model, settings=change(model.settings, {"data": data})), opened
 
 
-def _open_config(config: str | ConfigDict, data_dir: str | None) -> tuple[Loaded, Source]:
+def _open_config(config: str | Mapping[str, Any], data_dir: str | None) -> tuple[Loaded, Source]:
   """Returns the model of a config with the weights of its `init_from`, and the config's data."""
   programs.enable()
   label = config if isinstance(config, str) else "config"
   config = load_config(config) if isinstance(config, str) else config
-  check_config(config)
-  if not config.init_from:
+  settings = settle.read(config)
+  if not settings.init_from:
     raise ConfigError(f"config={label!r} has no weights; set init_from, or give a workdir.")
-  config = teacher.with_model(config)
+  settings = with_teacher_model(settings)
   if data_dir is not None:
-    config.data.data_dir = data_dir
-  source = open_data(config)
-  config = resolve(config, source)
-  task = build_task(config)
-  params, state = opening.read_variables(config, source.info, task)
+    settings = change(settings, {"data.data_dir": data_dir})
+  source = settle.open_data(settings)
+  settled = settle.settle(settings, source)
+  settings, task = settled.settings, settled.task
+  params, state = opening.read_variables(settings, source.info, task)
   names = list(source.info.class_names or ())
   about = {"fingerprint": source.info.fingerprint, "class_names": names}
-  return Loaded(task, {"params": params, **state}, config, about, step=0, workdir=label), source
+  variables = {"params": params, **state}
+  return Loaded(settings, task, variables, about, step=0, workdir=label), source
 
 
 def _check_data(model: Loaded, source: Source) -> None:
@@ -175,7 +173,7 @@ def _check_data(model: Loaded, source: Source) -> None:
   if info.class_names is None or labels is None or labels.ndim != 1:
     raise ConfigError(f"data.source={info.name!r} has no class for each example; a probe needs it.")
   if isinstance(model.task, Classification):
-    check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, model.config.task.name)
+    check_arrays(info, {"image": ("uint8", 3), "label": ("integer", 0)}, model.settings.task.name)
     opening.check_channels(model, info)
 
 

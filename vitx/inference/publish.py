@@ -20,6 +20,7 @@ from vitx.interop import hub
 from vitx.interop.export import write_safetensors
 from vitx.interop.repository import OWN, WEIGHTS, to_stored
 from vitx.interop.timm_networks import ForeignNetwork
+from vitx.tasks.base import find_layout
 
 FILES = (WEIGHTS, REPOSITORY, CARD)
 _PUBLIC_DATA = ("fingerprint", "examples", "class_names", "vocabulary")
@@ -75,12 +76,12 @@ def publish(
 def _write(loaded: Loaded, network: ForeignNetwork | None, folder: Path, name: str) -> None:
   """Writes the files of a repository into a folder, which is created."""
   names = OWN if network is None else network.family
-  config = hide_paths(to_plain(loaded.config))
+  config = hide_paths(to_plain(loaded.settings))
   card = write_repository_card(loaded, network, name, config)
   data = {"source": config["data"]["source"], **{key: loaded.data.get(key) for key in _PUBLIC_DATA}}
   folder.mkdir(parents=True, exist_ok=True)
   arrays = to_stored(loaded.variables, names)
-  write_safetensors(folder / WEIGHTS, arrays, loaded.task.token_layout())
+  write_safetensors(folder / WEIGHTS, arrays, find_layout(loaded.task))
   record = {"config": config, "data": data, "step": loaded.step, "names": names}
   write_json(folder / REPOSITORY, record)
   (folder / CARD).write_text(card, encoding="utf-8")

@@ -23,41 +23,13 @@ from vitx.analysis.figures.mistakes import SHOWN, TITLES, Picture, choose_pictur
 from vitx.analysis.figures.reliability import plot_reliability
 from vitx.checkpoints.workdir import ENVIRONMENT, read_json
 from vitx.config.errors import escape
-from vitx.inference.evaluate import Evaluation
-from vitx.inference.visualize import show_predictions
-from vitx.tasks.classification_figures import BY_CLASS, describe_fit, list_confusions, shown_figures
+from vitx.inference.subject import Evaluation, show_predictions
+from vitx.tasks.figures import describe_fit, list_confusions, select, table_rows
 
 PAGE, TEXT = "index.html", "report.md"
 PICTURES = 12  # The largest number of pictures of mistakes, and of uncertain examples.
 CONFUSIONS = 10
-_STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; background: #fff;
-  max-width: 62rem; margin: 2rem auto; padding: 0 1.25rem; }
-h1 { font-size: 1.7rem; line-height: 1.2; margin-bottom: .25rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.2rem; margin-top: 2.25rem; padding-bottom: .25rem;
-  border-bottom: 1px solid #ddd; }
-.note { color: #555; margin-top: .25rem; }
-table { border-collapse: collapse; margin: .75rem 0; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #eee; }
-th { font-weight: 600; border-bottom-color: #bbb; }
-th:first-child, td:first-child { text-align: left; padding-left: 0; overflow-wrap: anywhere; }
-table.facts td { text-align: left; overflow-wrap: anywhere; vertical-align: top; }
-table.facts td:first-child { color: #555; white-space: nowrap; }
-.plots { display: flex; flex-wrap: wrap; gap: 1.5rem; align-items: flex-start; }
-.plots img { max-width: 100%; width: 29rem; height: auto; }
-.plots img.narrow { width: 25rem; }
-.pictures { display: grid; gap: 1rem;
-  grid-template-columns: repeat(auto-fill, minmax(13.5rem, 1fr)); }
-figure { margin: 0; }
-figure img { width: 100%; height: 13.5rem; object-fit: contain; background: #f4f4f4;
-  border-radius: 4px; display: block; }
-figcaption { font-size: .85rem; margin-top: .3rem; overflow-wrap: anywhere; line-height: 1.35; }
-figcaption .file { color: #666; }
-.wrong { color: #b3261e; }
-.scroll { overflow-x: auto; }
-.scroll th, .scroll td { white-space: nowrap; }
-"""
+_STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
 def write_report(evaluated: Evaluation, out: str | Path) -> list[Path]:
@@ -92,12 +64,8 @@ class _Content:
 
   def figures(self) -> list[list[str]]:
     """Returns the table of the accuracy and similar numbers, each with its interval."""
-    rows = [["figure", "value", "95 % interval"]]
-    for key, name, form in shown_figures(self.result, len(self.names)):
-      ends = self.result["intervals"].get(key)
-      interval = f"{ends[0]:{form}} to {ends[1]:{form}}" if ends else ""
-      rows.append([name, f"{self.result[key]:{form}}", interval])
-    return rows
+    shown = table_rows(self.loaded.task.figures, self.result)
+    return [["figure", "value", "95 % interval"], *map(list, shown)]
 
   def intervals(self) -> str:
     """Returns a sentence about the intervals."""
@@ -133,7 +101,8 @@ class _Content:
 
   def classes(self) -> list[list[str]]:
     """Returns the table of the recall, precision and F1 of each class, with their intervals."""
-    columns = [(key, name if key != "class_top1" else "recall") for key, name in BY_CLASS]
+    figures = select(self.loaded.task.figures, self.result, "class")
+    columns = [(x.name, x.label if x.name != "class_top1" else "recall") for x in figures]
     heads = [part for _, name in columns for part in (name, "95 % interval")]
     rows = [["class", "examples", *heads]]
     for number, name in enumerate(self.names):
@@ -240,10 +209,10 @@ def _table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
 
 def _figure(picture: Picture) -> str:
   right = picture.label == picture.prediction
-  said = f"<span class='{'right' if right else 'wrong'}'>{_text(picture.prediction)}</span>"
+  span = f"<span class='{'right' if right else 'wrong'}'>{_text(picture.prediction)}</span>"
   return (
     f"<figure><img src='{_embed(_encode(picture), 'jpeg')}' alt='{_text(picture.name)}'>"
-    f"<figcaption>true: {_text(picture.label)}<br>predicted: {said}, {picture.confidence:.1%}<br>"
+    f"<figcaption>true: {_text(picture.label)}<br>predicted: {span}, {picture.confidence:.1%}<br>"
     f"<span class='file'>{_text(markdown.shorten_paths(picture.name))}</span>"
     "</figcaption></figure>"
   )

@@ -10,12 +10,13 @@ import numpy as np
 from vitx.checkpoints.load import Loaded
 from vitx.config.checks import PositiveInt, Seed, check_number, check_value
 from vitx.config.errors import ConfigError
+from vitx.config.fields import seed_of
 from vitx.data.sources import open_source
 from vitx.inference import density_model
 from vitx.inference.decoding import Sampling, sample_tokens
-from vitx.inference.opening import copy_data_fields, open_model
+from vitx.inference.opening import change_folder, open_model
 from vitx.inference.sample_files import Samples
-from vitx.training.record.progress import count_bar
+from vitx.runtime.progress import count_bar
 
 BATCH = 64
 COMPLETIONS = 4  # The number of completions per image.
@@ -72,15 +73,15 @@ def sample(
     if complete is not None:
       check_number(complete, "complete", "(0, 1)")
       originals = _originals(loaded, prompt, count, data_dir)
-      given = min(max(round(complete * task.length), 1), task.length - 1)
+      prompt_length = min(max(round(complete * task.length), 1), task.length - 1)
       copies = count if prompt is not None else COMPLETIONS if kind == "image" else 1
-      prompts = originals[:, :given].repeat(copies, axis=0)
+      prompts = originals[:, :prompt_length].repeat(copies, axis=0)
     else:
       start = _read_prompt(loaded, prompt)
-      given = start.size
+      prompt_length = start.size
       prompts = np.tile(start, (count, 1))
     tokens = _draw(loaded, prompts, sampling, seed)
-  return Samples(tokens, given, originals, kind, task.levels, density_model.grid_of(loaded))
+  return Samples(tokens, prompt_length, originals, kind, task.levels, density_model.grid_of(loaded))
 
 
 def _draw(loaded: Loaded, prompts: np.ndarray, sampling: Sampling, seed: int) -> np.ndarray:
@@ -133,8 +134,8 @@ def _originals(
         " the prompt of a model of images."
       )
     return density_model.image_tokens(density_model.read_image(prompt, loaded)[None], loaded)
-  data = copy_data_fields(loaded, data_dir)
-  test = task.examples(open_source(data, loaded.config.data_seed).test, train=False)
+  data = change_folder(loaded, data_dir)
+  test = task.examples(open_source(data, seed_of(loaded.settings, "data_seed")).test, train=False)
   prepare = task.transform(train=False)
   count = min(count, len(test))
   return np.stack([prepare(test[i], None)["tokens"] for i in range(count)]).astype(np.int32)

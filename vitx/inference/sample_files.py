@@ -25,15 +25,15 @@ class Samples:
   If R originals were completed, each several times, S is the number of all completions.
 
   Attributes:
-    tokens: The tokens of the samples, int32 (S, N), including the given ones.
-    given: The number of given tokens at the beginning of each sample.
+    tokens: The tokens of the samples, int32 (S, N), including the prompt.
+    prompt_length: The number of tokens of the prompt at the beginning of each sample.
     originals: The originals whose beginnings were completed, int32 (R, N), or `None`.
     levels: The number of gray levels of an image's values.
     grid: The grid of a sample's tokens, which is (height, width, channels) for images.
   """
 
   tokens: np.ndarray
-  given: int
+  prompt_length: int
   originals: np.ndarray | None
   kind: Kind
   levels: int
@@ -118,9 +118,9 @@ def title_texts(samples: Samples) -> str:
     if samples.originals is None:
       parts.append(f"--- sample {number}\n{text}\n")
       continue
-    rest = slice(samples.given, None)
+    rest = slice(samples.prompt_length, None)
     parts.append(
-      f"--- given {number}\n{to_text(samples.tokens[number, : samples.given])}\n"
+      f"--- given {number}\n{to_text(samples.tokens[number, : samples.prompt_length])}\n"
       f"--- original\n{to_text(samples.originals[number, rest])}\n"
       f"--- completion\n{to_text(samples.tokens[number, rest])}\n"
     )

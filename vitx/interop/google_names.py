@@ -9,17 +9,7 @@ from vitx.interop.naming import QKV, NameRule, same
 def _network(
   prefix: str, positions: str, *, second_norm: int, attention: int, mlp: int
 ) -> list[NameRule]:
-  """Returns the rules of a network of AugReg or big_vision.
-
-  The arguments are the parts of the names that differ between the two projects.
-
-  Args:
-    prefix: The prefix of all names.
-    positions: The name of the position table after the prefix.
-    second_norm: The number in the name of a block's second normalization.
-    attention: The number in the name of a block's attention.
-    mlp: The number in the name of a block's MLP.
-  """
+  """Returns the rules of a network of AugReg or big_vision, whose names differ in the arguments."""
   block = f"{prefix}Transformer/encoderblock_{{}}"
   heads = f"{block}/MultiHeadDotProductAttention_{attention}"
   linear = {

@@ -8,19 +8,18 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 from absl import logging
-from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError, naming
-from vitx.config.fields import MISSING, default_of, find
+from vitx.config.fields import RunSettings, find
 from vitx.config.loader import load_config
 from vitx.interop import foreign
 from vitx.interop.published import look_up
 from vitx.interop.repository import is_weights, load, load_shapes
 from vitx.interop.transfer import LISTED, MatchClasses, Report, describe_sizes, transfer
-from vitx.models import names
+from vitx.models import names, token_layout
 from vitx.ops.layout import TokenLayout
 
 STATISTICS = ("batch_stats",)  # The state collections that belong to the weights.
@@ -45,9 +44,9 @@ class Fit:
       `transfer.MatchClasses`; `None` if the run has no classes.
     may_add: Whether the network may have parameters, beside those of its head, that another run
       lacks. Training learns them; without training they would stay random.
-    config: The new run's config.
+    settings: The new run's settings.
     fingerprint: The fingerprint of the new run's data; "" if they are unknown. If another run has
-      the same data, its division into train, validation and test is compared with that of `config`.
+      the same data, its division into train, validation and test is compared with the new one.
   """
 
   allowed: Iterable[str] = ()
@@ -55,7 +54,7 @@ class Fit:
   new_head: bool = True
   match_classes: MatchClasses | None = None
   may_add: bool = True
-  config: ConfigDict = dataclasses.field(default_factory=ConfigDict)
+  settings: RunSettings = dataclasses.field(default_factory=RunSettings)
   fingerprint: str = ""
 
   def check(self, report: Report, source: str, *, is_run: bool) -> None:
@@ -183,8 +182,8 @@ def _warn_of_seen_examples(loaded: Loaded, source: str, fit: Fit) -> None:
   if not fit.fingerprint or loaded.fingerprint != fit.fingerprint:
     return
   before, now = (
-    {name: default_of(name) if (x := find(config, name)) is MISSING else x for name in _DIVISION}
-    for config in (loaded.config, fit.config)
+    {name: find(settings, name) for name in _DIVISION}
+    for settings in (loaded.settings, fit.settings)
   )
   differing = [name for name in _DIVISION if (before[name] or None) != (now[name] or None)]
   if differing:
@@ -209,7 +208,7 @@ def _transfer_run(
   target = {"params": params}
   target |= {name: model_state[name] for name in STATISTICS if name in model_state}
   with registry.trusting(False):
-    before = loaded.task.token_layout()
+    before = token_layout(loaded.model, loaded.task.input_spec.shape)
   trained = {name: loaded.variables[name] for name in target if name in loaded.variables}
   class_names = loaded.class_names if loaded.knows_class_names else None
   indices = _match_classes(fit.match_classes, class_names, trained)

@@ -1,8 +1,10 @@
 """The published weights that vitx knows by name: `vitx convert --list`.
 
-A new entry is a line of `WEIGHTS`. Tests compare its parameters with those of its config's network.
+A new entry is a line of `published.csv`. Tests compare its parameters with those of the network of
+its config.
 """
 
+import csv
 import dataclasses
 import hashlib
 import re
@@ -11,14 +13,6 @@ from pathlib import Path
 from vitx.config.errors import ConfigError
 from vitx.interop import hub
 
-_DEIT = "https://dl.fbaipublicfiles.com/deit/"
-_DINOV2 = "https://dl.fbaipublicfiles.com/dinov2/"
-_DINOV3 = "https://dl.fbaipublicfiles.com/dinov3/"
-_AUGREG = "https://storage.googleapis.com/vit_models/augreg/"
-_LV_VIT = "https://github.com/zihangJiang/TokenLabeling/releases/download/1.0/"
-_TIMM = "https://github.com/rwightman/pytorch-image-models/releases/download/"
-_CONVMIXER = "https://github.com/tmp-iclr/convmixer/releases/download/timm-v1.0/"
-_HALF = "data.mean=(0.5,0.5,0.5),data.std=(0.5,0.5,0.5)"
 # Writers of PyTorch's files end a name with the first digits of the file's SHA-256.
 _DIGEST = re.compile(r"-([0-9a-f]{8})\.")
 
@@ -42,9 +36,9 @@ class PublishedWeights:
   row: str
   parameters: int
   address: str
-  classes: int = 1000
-  size: int = 224
-  license: str = "Apache-2.0"
+  classes: int
+  size: int
+  license: str
 
   @property
   def file(self) -> str:
@@ -71,148 +65,16 @@ class PublishedWeights:
     )
 
 
-_META = "DINOv3 License (Meta gives access on request)"
-WEIGHTS = (
-  PublishedWeights(
-    "timm:deit_tiny_patch16_224.fb_in1k",
-    "imagenet:deit_ti",
-    5_717_416,
-    f"{_DEIT}deit_tiny_patch16_224-a1311bcf.pth",
-  ),
-  PublishedWeights(
-    "timm:deit_small_patch16_224.fb_in1k",
-    "imagenet:deit_s",
-    22_050_664,
-    f"{_DEIT}deit_small_patch16_224-cd65a155.pth",
-  ),
-  PublishedWeights(
-    "timm:deit_base_patch16_224.fb_in1k",
-    "imagenet:deit_b",
-    86_567_656,
-    f"{_DEIT}deit_base_patch16_224-b5f2ef4d.pth",
-  ),
-  PublishedWeights(
-    "timm:deit_tiny_distilled_patch16_224.fb_in1k",
-    "imagenet:deit_ti_distilled",
-    5_910_800,
-    f"{_DEIT}deit_tiny_distilled_patch16_224-b40b3cf7.pth",
-  ),
-  PublishedWeights(
-    "timm:deit_small_distilled_patch16_224.fb_in1k",
-    "imagenet:deit_s_distilled",
-    22_436_432,
-    f"{_DEIT}deit_small_distilled_patch16_224-649709d9.pth",
-  ),
-  PublishedWeights(
-    "timm:deit_base_distilled_patch16_224.fb_in1k",
-    "imagenet:deit_b_distilled",
-    87_338_192,
-    f"{_DEIT}deit_base_distilled_patch16_224-df68dfff.pth",
-  ),
-  PublishedWeights(
-    "lvvit_s-26M-224-83.3.pth.tar",
-    "imagenet:lv_vit_s",
-    26_151_824,
-    f"{_LV_VIT}lvvit_s-26M-224-83.3.pth.tar",
-  ),
-  PublishedWeights(
-    "lvvit_m-56M-224-84.0.pth.tar",
-    "imagenet:lv_vit_m",
-    55_830_544,
-    f"{_LV_VIT}lvvit_m-56M-224-84.0.pth.tar",
-  ),
-  PublishedWeights(
-    "timm:vit_tiny_patch16_224.augreg_in21k",
-    "finetune:augreg_ti",
-    9_740_115,
-    f"{_AUGREG}Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0.npz",
-    classes=21_843,
-  ),
-  PublishedWeights(
-    "timm:vit_small_patch16_224.augreg_in21k",
-    "finetune:augreg_s",
-    30_075_219,
-    f"{_AUGREG}S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0.npz",
-    classes=21_843,
-  ),
-  PublishedWeights(
-    "timm:vit_base_patch16_224.augreg_in21k",
-    "finetune:augreg_b",
-    102_595_923,
-    f"{_AUGREG}B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0.npz",
-    classes=21_843,
-  ),
-  PublishedWeights(
-    "timm:vit_small_patch14_dinov2.lvd142m",
-    "finetune:dinov2_s",
-    22_056_192,
-    f"{_DINOV2}dinov2_vits14/dinov2_vits14_pretrain.pth",
-    classes=0,
-    size=518,
-  ),
-  PublishedWeights(
-    "timm:vit_base_patch14_dinov2.lvd142m",
-    "finetune:dinov2_b",
-    86_579_712,
-    f"{_DINOV2}dinov2_vitb14/dinov2_vitb14_pretrain.pth",
-    classes=0,
-    size=518,
-  ),
-  PublishedWeights(
-    "timm:vit_small_patch14_reg4_dinov2.lvd142m",
-    "finetune:dinov2_reg_s",
-    22_057_344,
-    f"{_DINOV2}dinov2_vits14/dinov2_vits14_reg4_pretrain.pth",
-    classes=0,
-    size=518,
-  ),
-  PublishedWeights(
-    "timm:vit_base_patch14_reg4_dinov2.lvd142m",
-    "finetune:dinov2_reg_b",
-    86_582_016,
-    f"{_DINOV2}dinov2_vitb14/dinov2_vitb14_reg4_pretrain.pth",
-    classes=0,
-    size=518,
-  ),
-  PublishedWeights(
-    "timm:vit_small_patch16_dinov3.lvd1689m",
-    "finetune:dinov3_s",
-    21_596_160,
-    f"{_DINOV3}dinov3_vits16/dinov3_vits16_pretrain_lvd1689m-08c60483.pth",
-    classes=0,
-    license=_META,
-  ),
-  PublishedWeights(
-    "timm:vit_base_patch16_dinov3.lvd1689m",
-    "finetune:dinov3_b",
-    85_659_648,
-    f"{_DINOV3}dinov3_vitb16/dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth",
-    classes=0,
-    license=_META,
-  ),
-  PublishedWeights(
-    "timm:vit_base_patch16_siglip_224.v2_webli",
-    "finetune:siglip2_b",
-    92_884_224,
-    "https://huggingface.co/google/siglip2-base-patch16-224",
-    classes=0,
-  ),
-  PublishedWeights(
-    "timm:mixer_b16_224.goog_in21k_ft_in1k",
-    "imagenet:deit_b,pool=mean,posemb=none,token_mixer=mlp_mixing,"
-    f"model.token_mixer.hidden=384,{_HALF}",
-    59_880_472,
-    f"{_TIMM}v0.1-vitjx/jx_mixer_b16_224-76587d61.pth",
-  ),
-  PublishedWeights(
-    "timm:convmixer_1024_20_ks9_p14.in1k",
-    "imagenet:deit_b,model=convmixer,model.width=1024,model.depth=20,model.patch=14,"
-    "model.kernel=9,evaluation.crop_ratio=0.96",
-    24_383_464,
-    f"{_CONVMIXER}convmixer_1024_20_ks9_p14.pth.tar",
-    license="MIT",
-  ),
-)
+def _read() -> tuple[PublishedWeights, ...]:
+  with Path(__file__).with_name("published.csv").open(newline="") as file:
+    rows = [
+      {**row, **{name: int(row[name]) for name in ("parameters", "classes", "size")}}
+      for row in csv.DictReader(file)
+    ]
+  return tuple(PublishedWeights(**row) for row in rows)  # type: ignore[arg-type]
+
+
+WEIGHTS = _read()
 
 
 def look_up(source: str) -> PublishedWeights | None:

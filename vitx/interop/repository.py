@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from vitx.checkpoints import load as checkpoints
 from vitx.checkpoints import tree
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import CHOICES, Loaded, assemble
 from vitx.config.errors import ConfigError
-from vitx.interop import foreign, hub
-from vitx.interop.foreign_names import FAMILIES, to_theirs
-from vitx.interop.naming import convert_in
+from vitx.config.fields import RunSettings, read_settings
+from vitx.interop import hub
 
 WEIGHTS = hub.FILES[0]
 OWN = "vitx"  # vitx's own names of arrays, such as "params/block_0/mlp/up/kernel"
@@ -64,7 +62,7 @@ def load(
   folder = find_folder(workdir)
   if folder is None:
     return checkpoints.load(workdir, checkpoint, weights=weights, trust_code=trust_code)
-  place, (config, record) = str(workdir), _read_record(folder)
+  place, record = str(workdir), wd.read_json(folder, wd.REPOSITORY)
   step, names = record["step"], record["names"]
   if str(checkpoint) not in (*CHOICES, str(step)) or weights is not None:
     raise ConfigError(
@@ -73,6 +71,8 @@ def load(
     )
 
   def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+    from vitx.interop import foreign  # A workdir does not need the names of foreign weights.
+
     where = f"workdir={place!r}: {WEIGHTS}"
     arrays = foreign.read_safetensors(_find_weights(place, folder), where)
     try:
@@ -82,7 +82,7 @@ def load(
     tree.check_match(tree.name_leaves(variables), wanted, where)
     return variables, step
 
-  return assemble(place, config, record["data"], read, trust_code=trust_code)
+  return assemble(place, record["config"], record["data"], read, trust_code=trust_code)
 
 
 def find_folder(place: Any) -> str | None:
@@ -108,26 +108,24 @@ def is_weights(source: str) -> bool:
     ConfigError: A repository of the Hub cannot be read.
   """
   if not source.startswith(hub.PREFIX):
+    from vitx.interop import foreign
+
     return foreign.is_file(source)
   if hub.is_cached(source, (wd.REPOSITORY,)):
     return False
   return hub.is_cached(source, hub.FILES) or hub.find(source, (wd.REPOSITORY,)) is None
 
 
-def read_run_config(source: str) -> ConfigDict:
-  """Returns the resolved config of a repository or of a run (of the last phase, if it has phases).
+def read_run_settings(source: str) -> RunSettings:
+  """Returns the resolved settings of a repository or of a run (of the last of its phases).
 
   Raises:
     ConfigError: There is no such workdir or repository, or it is damaged.
   """
   folder = find_folder(source)
-  return wd.read_config(wd.find_run(source)) if folder is None else _read_record(folder)[0]
-
-
-def _read_record(folder: str) -> tuple[ConfigDict, dict[str, Any]]:
-  """Returns the config of a repository in a local folder, and the whole content of `vitx.json`."""
-  record = wd.read_json(folder, wd.REPOSITORY)
-  return wd.from_plain(record["config"]), record
+  if folder is None:
+    return read_settings(wd.read_config(wd.find_run(source)))
+  return read_settings(wd.read_json(folder, wd.REPOSITORY)["config"])
 
 
 def load_shapes(source: str) -> Loaded:
@@ -147,13 +145,15 @@ def load_shapes(source: str) -> Loaded:
     if not wd.list_steps(place):
       raise ConfigError("it has no checkpoint yet; wait until that run saves one.")
   else:
-    place, (config, record) = source, _read_record(folder)
-    data = record["data"]
+    place, record = source, wd.read_json(folder, wd.REPOSITORY)
+    config, data = record["config"], record["data"]
   return assemble(place, config, data, lambda shapes: (tree.zeros(shapes), 0), trust_code=False)
 
 
 def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]:
   """Returns a model's arrays under the names of a scheme: "vitx" or a family of `foreign_names`."""
+  from vitx.interop.foreign_names import to_theirs
+
   arrays = tree.name_arrays(variables)
   return arrays if names == OWN else to_theirs(arrays, names)
 
@@ -164,7 +164,10 @@ def _to_ours(
   """Returns arrays of a naming scheme under vitx's names; others, which do not fit, as they are."""
   if names == OWN:
     return arrays
-  ours, left = convert_in(FAMILIES[names].rules, arrays, foreign.count_heads(wanted["params"]))
+  from vitx.interop.foreign import FAMILIES, count_heads
+  from vitx.interop.naming import convert_in
+
+  ours, left = convert_in(FAMILIES[names].rules, arrays, count_heads(wanted["params"]))
   return {**ours, **{name: arrays[name] for name in left}}
 
 

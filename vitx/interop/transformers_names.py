@@ -22,14 +22,7 @@ from vitx.interop.timm_names import both_tokens, placed_class
 
 
 def _block(block: str, attention: dict[str, str], norms: tuple[str, str], mlp: list[str]) -> list:
-  """Returns the rules that rename the parameters of a block of transformers to those of vitx.
-
-  Args:
-    block: The published name of a block.
-    attention: The published names of query, key, value and out.
-    norms: The published names of the two normalizations.
-    mlp: The published names of the two layers of the MLP.
-  """
+  """Returns the rules that rename the parameters of a block of transformers to those of vitx."""
   return [
     *(r for x in QKV for r in linear_to_heads(f"{block}.{attention[x]}", f"{MIXER}/{x}")),
     *linear_from_heads(f"{block}.{attention['out']}", f"{MIXER}/out"),

@@ -23,11 +23,7 @@ def to_heads(
 ):
   """Makes a linear projection of tokens to heads, (B, N, C) -> (B, N, H, D)."""
   return nn.DenseGeneral(
-    (num_heads, head_dim),
-    use_bias=use_bias,
-    kernel_init=kernel_init,
-    dtype=dtype,
-    name=name,
+    (num_heads, head_dim), use_bias=use_bias, kernel_init=kernel_init, dtype=dtype, name=name
   )
 
 
@@ -41,12 +37,7 @@ def from_heads(
 ):
   """Makes a linear projection of heads to tokens, (B, N, H, D) -> (B, N, C)."""
   return nn.DenseGeneral(
-    width,
-    axis=(-2, -1),
-    use_bias=use_bias,
-    kernel_init=kernel_init,
-    dtype=dtype,
-    name=name,
+    width, axis=(-2, -1), use_bias=use_bias, kernel_init=kernel_init, dtype=dtype, name=name
   )
 
 

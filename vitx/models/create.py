@@ -8,32 +8,23 @@ import jax
 import jax.numpy as jnp
 
 from vitx.config.checks import PositiveInt, check_choice, check_fields, check_value
-from vitx.config.registry import build, check_options, fields_of, lookup, options
-from vitx.models.cct import CCT
-from vitx.models.convmixer import ConvMixer
-from vitx.models.cvt import CvT
-from vitx.models.deit import DistilledViT
-from vitx.models.levit import LeViT
-from vitx.models.lv_vit import LVViT
-from vitx.models.pit import PiT
-from vitx.models.resnet import ResNet
-from vitx.models.sparse_transformer import SparseTransformer
-from vitx.models.swin import Swin
-from vitx.models.vit import ViT
+from vitx.config.registry import Table, build, check_options, fields_of, lookup, options
 
-MODELS = {
-  "cct": CCT,
-  "convmixer": ConvMixer,
-  "cvt": CvT,
-  "distilled_vit": DistilledViT,
-  "levit": LeViT,
-  "lv_vit": LVViT,
-  "pit": PiT,
-  "resnet": ResNet,
-  "sparse_transformer": SparseTransformer,
-  "swin": Swin,
-  "vit": ViT,
-}
+MODELS = Table(
+  "vitx.models",
+  cct="cct:CCT",
+  convmixer="convmixer:ConvMixer",
+  cvt="cvt:CvT",
+  distilled_vit="deit:DistilledViT",
+  levit="levit:LeViT",
+  lv_vit="lv_vit:LVViT",
+  pit="pit:PiT",
+  resnet="resnet:ResNet",
+  sparse_transformer="sparse_transformer:SparseTransformer",
+  swin="swin:Swin",
+  vit="vit:ViT",
+)
+MIXER_NAME = "model.token_mixer.name"
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float16": jnp.float16}
 
 
@@ -137,9 +128,9 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
   parts = getattr(lookup(MODELS, model.get("name", ""), "model.name"), "PARTS", {})
   if "token_mixer" not in parts:
     return resolved
-  table, default, hidden = parts["token_mixer"]
+  table, default, _ = parts["token_mixer"]
   choice = model.get("token_mixer", default)
-  mixer = build(table, choice, "model.token_mixer", hidden)
-  if "seed" in options(mixer.func) and "seed" not in mixer.keywords:
-    resolved["token_mixer"] = {**fields_of(choice), "seed": seed}
+  mixer = fields_of(choice)
+  if "seed" not in mixer and "seed" in options(lookup(table, mixer.get("name", ""), MIXER_NAME)):
+    resolved["token_mixer"] = {**mixer, "seed": seed}
   return resolved

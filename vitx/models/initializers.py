@@ -20,17 +20,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from vitx.config.checks import Finite, Positive
 from vitx.config.errors import ConfigError
 from vitx.config.registry import build
-from vitx.models.names import (
-  BIAS,
-  HEAD,
-  KERNEL,
-  KEY,
-  OUT,
-  QUERY,
-  VALUE,
-  count_blocks,
-  input_axes,
-)
+from vitx.models.names import BIAS, HEAD, KERNEL, KEY, OUT, QUERY, VALUE, count_blocks, input_axes
 
 Params = dict[str, Any]
 Kernels = dict[str, jax.Array]

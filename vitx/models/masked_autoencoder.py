@@ -14,7 +14,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from vitx.attention import MIXERS, Properties, SoftmaxAttention
+from vitx.attention import MIXERS, Properties
+from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.config.errors import ConfigError, listing
 from vitx.layers.norms import layer_norm

@@ -27,14 +27,7 @@ class PiT(StagedNetwork):
 
   @nn.compact
   def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-    """Returns float32 logits (B, num_classes).
-
-    Args:
-      images: The images, (B, height, width, channels), normalized floats.
-      train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
-        normalization uses statistics of the batch; the collection "batch_stats" must then be
-        mutable.
-    """
+    """Returns float32 logits (B, num_classes); `ViT` describes `images` and `train`."""
     widths, heads = self.per_stage("width"), self.per_stage("num_heads")
     mlp_dims = self.per_stage("mlp_dim")
     x, layout, pool = self.add_class_token(self.apply_stem(images, widths[0], train))

@@ -42,14 +42,7 @@ class Swin(StagedNetwork):
 
   @nn.compact
   def __call__(self, images: jax.Array, *, train: bool = False) -> jax.Array:
-    """Returns float32 logits (B, num_classes).
-
-    Args:
-      images: The images, (B, height, width, channels), normalized floats.
-      train: Whether dropout and stochastic depth are active (stream "dropout"), and batch
-        normalization uses statistics of the batch; the collection "batch_stats" must then be
-        mutable.
-    """
+    """Returns float32 logits (B, num_classes); `ViT` describes `images` and `train`."""
     heads = self.per_stage("num_heads")
     grid = self.apply_norm(self.apply_stem(images, self.width, train), "stem_norm")
     x, layout, pool = self.add_class_token(grid)

@@ -36,10 +36,7 @@ class ViT(Network):
       it. With the pool "cls", both choices give equal logits.
   """
 
-  PARTS: ClassVar[Parts] = {
-    **Network.PARTS,
-    "token_reduction": (TOKEN_REDUCTIONS, "none", ()),
-  }
+  PARTS: ClassVar[Parts] = {**Network.PARTS, "token_reduction": (TOKEN_REDUCTIONS, "none", ())}
 
   token_reduction: Callable[..., TokenReduction] = TokenReduction
   width: PositiveInt = 192

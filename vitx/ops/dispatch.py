@@ -14,9 +14,6 @@ from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Full, MaskFunction, Pattern
 from vitx.ops.patterns.indices import namespace
 from vitx.ops.shapes import Array, Bool, Float
-from vitx.ops.sparse.attend import attend
-from vitx.ops.sparse.plan import plan
-from vitx.ops.sparse.triton_attention import find_tiles
 
 
 def attention(
@@ -119,6 +116,11 @@ def attention_with_weights(
   if edges in (Full(), Causal()) and target() == "gpu":  # cuDNN's kernel for dense attention
     pattern, causal = None, edges == Causal()
   if pattern is not None:
+    # Dense attention needs none of these modules.
+    from vitx.ops.sparse.attend import attend
+    from vitx.ops.sparse.plan import plan
+    from vitx.ops.sparse.triton_attention import find_tiles
+
     kernel = find_tiles(q, k, v)
     steps = plan(edges, layout, tile, most=kernel.block if kernel else None)
     family = steps.family

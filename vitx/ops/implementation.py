@@ -93,12 +93,7 @@ def recording_implementations() -> Iterator[list[Choice]]:
 
 
 def resolve_implementation(
-  op: str,
-  implementation: str,
-  family: str,
-  shape: Sequence[int],
-  *,
-  dropout: float = 0.0,
+  op: str, implementation: str, family: str, shape: Sequence[int], *, dropout: float = 0.0
 ) -> str:
   """Decides between "masked" and "kernelized" for a call of an op.
 

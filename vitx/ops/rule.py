@@ -223,10 +223,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def write_families(
-  path: Path,
-  device_kind: str,
-  families: Mapping[str, Any],
-  tiles: Mapping[str, Any] | None = None,
+  path: Path, device_kind: str, families: Mapping[str, Any], tiles: Mapping[str, Any] | None = None
 ) -> None:
   """Writes a rule file, which has the bounds and the measurements of each family of ops.
 
@@ -258,13 +255,9 @@ def tiles_to_json(tiles: MeasuredTiles) -> dict[str, Any]:
 def parse_tiles(stored: Any) -> dict[str, dict[int, TileSizes | None]]:
   """Parses the JSON of `tiles_to_json`; `None` gives no tiles."""
   return {
-    dtype: {int(width): _parse_sizes(sizes) for width, sizes in entries.items()}
+    dtype: {
+      int(width): None if tile is None else TileSizes(tile[0], *(Launch(*x) for x in tile[1:]))
+      for width, tile in entries.items()
+    }
     for dtype, entries in (stored or {}).items()
   }
-
-
-def _parse_sizes(stored: Any) -> TileSizes | None:
-  if stored is None:
-    return None
-  block, *launches = stored
-  return TileSizes(block, *(Launch(*launch) for launch in launches))

@@ -28,5 +28,5 @@ else:
   Bool, Float, Int, Shaped = map(_Kind, ("Bool", "Float", "Int", "Shaped"))
 
 Tokens = Float[Array, "B N C"]
-TokenMask = Bool[Array, "B N"]  # True = may be attended
-TokenPlaces = Int[Array, " N"]
+TokenMask = Bool[Array, "B N"] | None  # True = may be attended; None allows all
+TokenPlaces = Int[Array, " N"] | None  # None means all tokens in order

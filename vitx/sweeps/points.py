@@ -14,14 +14,14 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from vitx.checkpoints.workdir import to_plain
-from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.errors import ConfigError, listing
 from vitx.config.fields import check_fold
-from vitx.config.loader import join_text, load_config, open_config, split_text
+from vitx.config.loader import find_published, join_text, load_config, split_text
 from vitx.config.overrides import set_field, split
+from vitx.runtime.progress import count_bar
 from vitx.sweeps.sweep import Point
 from vitx.training import phases
 from vitx.training.experiment import make_experiment
-from vitx.training.record.progress import count_bar
 from vitx.training.trial import count_training_flops
 
 FOLD = "data.fold"  # each of its values is another run of one method, like each seed
@@ -47,28 +47,6 @@ def parse_grid(text: str) -> dict[str, list[str]]:
       )
     grid[field] = split(values[1:-1])
   return grid
-
-
-def find_rows(path: str, wanted: Sequence[str]) -> list[str]:
-  """Returns the wanted rows (named variants) of a config file, or all rows if none is wanted.
-
-  Raises:
-    ConfigError: A wanted row is unknown (the error names the nearest), or the file has no rows.
-  """
-  known = () if path.endswith(".json") else tuple(open_config(path).get("ROWS", ()))
-  if not known:
-    raise ConfigError(f"config={path!r} has no ROWS; use vitx sweep, which trains one config.")
-  for row in wanted:
-    if row not in known:
-      raise ConfigError(
-        f"rows={row!r} is no row of {path!r}.{nearest(row, known)} Its rows are {listing(known)}."
-      )
-  return list(wanted or known)
-
-
-def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
-  """Returns the results that a config file quotes from a publication, by row of the file."""
-  return {} if path.endswith(".json") else open_config(path).get("PUBLISHED", {})
 
 
 def match_published(path: str, points: Iterable[Point]) -> dict[str, Mapping[str, Any]]:
@@ -140,7 +118,7 @@ def fit_budget(texts: Mapping[str, str], budget: float) -> dict[str, str]:
     if config.get("phases"):
       raise ConfigError(f"budget: {method} has phases; set phases.NAME.duration instead.")
     # The number of examples decides the batch size, see `min_steps_per_epoch`.
-    flops = count_training_flops(make_experiment(config, is_trial=True).config)
+    flops = count_training_flops(make_experiment(config, is_trial=True).settings)
     if budget < flops:
       raise ConfigError(f"budget={budget:.3g}: one step of {method} has {flops:.3g} FLOP.")
     fitted[method] = join_text(texts[method], [f"duration={int(budget // flops)} steps"])

@@ -15,18 +15,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from vitx.analysis import markdown
-from vitx.analysis.comparison import Comparison, Method, format_csv, format_table
+from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table
 from vitx.analysis.counting import count_parameters
 from vitx.analysis.figures.curves import RunCurves, draw
+from vitx.analysis.figures.papers.memory import SweepResults, check_cost, read_results
 from vitx.checkpoints import workdir as wd
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, naming
+from vitx.config.loader import find_rows, join_text, load_config, split_text
 from vitx.files import replace_text
-from vitx.sweeps.curves import find_published_curves, read_curves
+from vitx.runtime import cache
+from vitx.runtime.curves import find_published_curves, read_curves
 from vitx.sweeps.sweep import Point
+from vitx.tasks import build_task
+from vitx.tasks.settle import complete_config
 from vitx.training import phases
 from vitx.training.experiment import Experiment
-from vitx.training.trial import count_training_flops
+from vitx.training.trial import count_training_flops, measure_training_bytes
 
 Facts = tuple[str, Any]  # name and mode of the primary figure
 RUNS, TABLE, INDEX = "runs.csv", "table.md", "README.md"
@@ -42,9 +49,7 @@ page from the files in its folder.
 
 
 def measure_methods(
-  points: Sequence[Point],
-  published: Mapping[str, Mapping[str, Any]],
-  directory: str,
+  points: Sequence[Point], published: Mapping[str, Mapping[str, Any]], directory: str
 ) -> tuple[list[Method], Facts]:
   """Checks the config of each method of a sweep, and counts the method's parameters and FLOPs.
 
@@ -62,20 +67,19 @@ def measure_methods(
   methods, facts = [], {}
   for name in dict.fromkeys(point.method for point in points):
     point = next(point for point in points if point.method == name)
-    try:
+    with naming(point.method):
       runs = phases.check(point.config, wd.join(directory, point.name))
-    except ConfigError as error:
-      raise ConfigError(f"{point.method}: {error}") from error
     for other in points:
       if other.method == name:
         _check_data(other, wd.join(directory, other.name), runs)
     task = runs[-1].task
-    facts[task.primary, task.mode] = point.method
-    flops = sum(run.total_steps * count_training_flops(run.config) for run in runs)
+    primary = task.figures[0]
+    facts[primary.name, primary.direction] = point.method
+    flops = sum(run.total_steps * count_training_flops(run.settings) for run in runs)
     steps = sum(run.total_steps for run in runs)
     parameters = count_parameters(task.model, task.input_spec).total
     figures = published.get(point.method, {})
-    ends_early = any(run.config.evaluation.get("stop_early") for run in runs)
+    ends_early = any(run.settings.evaluation.stop_early for run in runs)
     methods.append(Method(point.method, steps, flops, parameters, figures, ends_early))
   if len(facts) > 1:
     raise ConfigError(f"the methods have different primary figures: {facts}; sweep each alone.")
@@ -85,8 +89,7 @@ def measure_methods(
 def _check_data(point: Point, workdir: str, runs: Sequence[Experiment]) -> None:
   """Checks that the run of a point, if it has begun, was trained on the data of today.
 
-  A finished point is not trained again, so that nothing else would notice other data. `runs` are
-  the experiments of a point of the same method, one for each phase.
+  A finished point is not trained again, so that nothing else would notice other data.
   """
   names = sorted(point.config.get("phases") or ())
   for place, run in zip([wd.join(workdir, x) for x in names] or [workdir], runs, strict=True):
@@ -97,6 +100,45 @@ def _check_data(point: Point, workdir: str, runs: Sequence[Experiment]) -> None:
         f"data.source={now.name!r} has changed since {place} was trained. Restore the data, or"
         " choose another --workdir."
       )
+
+
+def measure_sweep(results: str | Path, config: str) -> SweepResults:
+  """Compiles a training step of each row of a sweep for its memory; the steps are never run.
+
+  Args:
+    results: The CSV file of the sweep.
+    config: The config `FILE` or `FILE:field=value` whose rows the sweep has trained.
+  """
+  cache.enable()
+  path, overrides = split_text(config)
+  figure = build_task(complete_config(load_config(config))).figures[0].name
+  values, flops = read_results(results, figure)
+  memory = {}
+  for row in find_rows(path, list(values)):
+    completed = complete_config(load_config(join_text(f"{path}:{row}", [overrides])))
+    if row in flops:
+      check_cost(row, count_training_flops(completed), flops[row])
+    memory[row] = measure_training_bytes(completed) / 1e9  # type: ignore[operator]
+  kind, backend = jax.devices()[0].device_kind, jax.default_backend()
+  source = Path(results)
+  name = source.resolve().parent.name if source.name == "runs.csv" else source.stem
+  title = f"{name}, rows of {config}: test figure of finished runs"
+  title += ", mean ± standard deviation over seeds" * (max(map(len, values.values())) > 1)
+  title += ", against the memory of a training step of the row's whole batch, compiled for"
+  title += f" {kind}{f' ({backend})' if backend != kind else ''}, never run."
+  return SweepResults(values, memory, figure, title, f"memory_{name}")
+
+
+def group_folds(
+  points: Sequence[Point], outcomes: Sequence[Outcome], directory: str
+) -> dict[tuple[str, int], list[str]]:
+  """Returns the workdirs of the runs of each method and seed of which all folds are finished."""
+  groups: dict[tuple[str, int], list[str]] = {}
+  for point, outcome in zip(points, outcomes, strict=True):
+    if point.fold is not None and not outcome.problem:
+      groups.setdefault((point.method, point.seed), []).append(wd.join(directory, point.name))
+  folds = {point.method: point.config.data.folds for point in points}
+  return {key: runs for key, runs in groups.items() if len(runs) == folds[key[0]]}
 
 
 def write_results(

@@ -22,11 +22,12 @@ from ml_collections import ConfigDict
 from vitx.analysis.comparison import Outcome
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.metrics import read_metrics
 from vitx.config.errors import ConfigError
+from vitx.runtime.signals import count_received
 from vitx.training import phases
-from vitx.training.failures import NonFiniteError, count_received
+from vitx.training.failures import NonFiniteError
 from vitx.training.record import provenance
-from vitx.training.record.log import read_metrics
 from vitx.training.validation import SEEN
 
 POINT, FAILED = wd.POINT, wd.FAILED
@@ -102,19 +103,19 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
       )
   before = count_received()
   while points:
-    left: list[Point] = []
+    busy: list[Point] = []
     for point in points:
       state = _train_point(point, directory, show)
       if state is State.STOPPED:
         return False
       if state is State.BUSY:
-        left.append(point)
-      is_rest = left or point is not points[-1]
+        busy.append(point)
+      is_rest = busy or point is not points[-1]
       if is_rest and count_received() > before:  # a signal came as the point ended
         return False
-    if len(left) == len(points):
+    if len(busy) == len(points):
       time.sleep(POLL)
-    points = left
+    points = busy
   return True
 
 

@@ -3,26 +3,20 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from vitx.config.checks import check_fields
-from vitx.config.registry import check_options, fields_of, lookup
+from vitx.config.fields import RunSettings
+from vitx.config.registry import Table, check_options, fields_of, lookup
 from vitx.tasks.base import Task as Task
-from vitx.tasks.classification import Classification
-from vitx.tasks.density import Density
-from vitx.tasks.distillation import Distillation
-from vitx.tasks.masked_autoencoder import MaskedAutoencoding
-from vitx.tasks.multilabel import MultiLabel
-from vitx.tasks.regression import Regression
 
-TASKS: dict[str, type] = {
-  "classification": Classification,
-  "density": Density,
-  "distillation": Distillation,
-  "masked_autoencoder": MaskedAutoencoding,
-  "multilabel": MultiLabel,
-  "regression": Regression,
-}
+TASKS = Table(
+  "vitx.tasks",
+  classification="classification:Classification",
+  density="density:Density",
+  distillation="distillation:Distillation",
+  masked_autoencoder="masked_autoencoder:MaskedAutoencoding",
+  multilabel="multilabel:MultiLabel",
+  regression="regression:Regression",
+)
 
 
 def task_class(spec: str | Mapping[str, Any]) -> Any:
@@ -34,8 +28,8 @@ def task_class(spec: str | Mapping[str, Any]) -> Any:
   return task
 
 
-def build_task(config: ConfigDict) -> Task:
-  """Returns the task of a resolved config, without loading data."""
-  fields = fields_of(config.task)
+def build_task(settings: RunSettings) -> Task:
+  """Returns the task of resolved settings, without loading data."""
+  fields = fields_of(settings.task)
   del fields["name"]
-  return task_class(config.task).from_config(config, **fields)
+  return task_class(settings.task).from_config(settings, **fields)

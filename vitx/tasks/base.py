@@ -2,14 +2,12 @@
 
 A task is made of pure functions on one device's share of a batch. It knows neither devices nor the
 optimizer. Variables are a dict of Flax's collections; "params" is learned, the others (batch
-statistics, fixed features) are called state. Arguments called `figures` are the metrics that an
-evaluation reports for a split, such as an accuracy; arguments called `metrics` are those of a
-training batch.
+statistics, fixed features) are called state.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import flax.linen as nn
 import jax
@@ -18,15 +16,16 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from vitx.config.errors import ConfigError
+from vitx.config.fields import RunSettings
 from vitx.data.dataset import DatasetInfo, Example, Examples
-from vitx.data.transform import Transform
+from vitx.data.transform import Identity, Transform
 from vitx.files import read_arrays
-from vitx.models import initialize
+from vitx.models import initialize, token_layout
 from vitx.ops.dropout import examples_at
 from vitx.ops.layout import TokenLayout
+from vitx.tasks.figures import Figure, Figures
 
 Batch = Mapping[str, jax.Array]
-Figures = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,13 +51,13 @@ class Teacher:
 class Task(Protocol):
   """The definition of a learning problem: data elements, model, loss, metrics and predictions.
 
-  A task of your own is a subclass of this class, which has defaults. The fields of `config.task`
-  are the keyword arguments of `from_config`, with their types and ranges.
+  A task of your own is a subclass of this class. It defines `model`, `figures`, `from_config`,
+  `element_spec`, `loss` and `evaluate`; all else has defaults. The fields of `config.task` are the
+  keyword arguments of `from_config`, with their types and ranges.
 
   Attributes:
+    model: The network, called as `model.apply(variables, inputs, train=...)`.
     teacher: The network whose weights the loss needs; None if it needs none.
-    primary: The name of the metric that chooses the best checkpoint.
-    mode: "max" if a high primary metric is good, or "min" if a low one is.
     targets: The names of the arrays that are no inputs, such as the label; `vitx predict`
       and an exported program do not need them.
     input_suffixes: The suffixes, in lower case, of the files that `vitx predict` reads in a folder.
@@ -66,13 +65,23 @@ class Task(Protocol):
 
   model: nn.Module
   teacher: Teacher | None = None
-  primary: ClassVar[str]
-  mode: ClassVar[Literal["max", "min"]]
   targets: ClassVar[tuple[str, ...]] = ()
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
 
+  @property
+  def figures(self) -> tuple[Figure, ...]:
+    """Returns the metrics that texts show; the first one chooses the best checkpoint.
+
+    Metrics that are not among them are only in `metrics.jsonl` and in the results.
+    """
+
   def model_inputs(self, batch: Batch) -> Any:
-    """Returns the input of the model in `evaluate`, for a batch of the arrays of `element_spec`."""
+    """Returns the input of the model in `evaluate`, for a batch of the arrays of `element_spec`.
+
+    By default it is the only array that is no target.
+    """
+    (name,) = self.element_spec.keys() - set(self.targets)
+    return batch[name]
 
   @classmethod
   def resolve(cls, config: ConfigDict, source: Any) -> None:
@@ -89,13 +98,13 @@ class Task(Protocol):
     """
 
   @classmethod
-  def state_info(cls, config: ConfigDict) -> DatasetInfo | None:
-    """Returns the description of the data that follows from the config alone, if it suffices."""
+  def state_info(cls, config: RunSettings) -> DatasetInfo | None:
+    """Returns the description of the data that follows from the settings alone, if it suffices."""
     return None
 
   @classmethod
-  def from_config(cls, config: ConfigDict) -> "Task":
-    """Returns the task of a resolved config, without loading data."""
+  def from_config(cls, config: RunSettings) -> "Task":
+    """Returns the task of resolved settings, without loading data."""
 
   @property
   def element_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
@@ -112,6 +121,9 @@ class Task(Protocol):
   @property
   def input_spec(self) -> jax.ShapeDtypeStruct:
     """Returns the shape and dtype of the model's input, for a batch of one example."""
+    specs = self.element_spec.items()
+    batch = {name: jax.ShapeDtypeStruct((1, *x.shape), x.dtype) for name, x in specs}
+    return jax.eval_shape(self.model_inputs, batch)
 
   def examples(self, examples: Examples, *, train: bool) -> Examples:
     """Returns the examples of a source in the form that the task reads, such as windows."""
@@ -125,16 +137,11 @@ class Task(Protocol):
     return {}
 
   def transform(self, *, train: bool) -> Transform:
-    """Returns the `vitx.data` transform that makes an example's arrays on the host."""
+    """Returns the `vitx.data` transform that makes an example's arrays on the host.
 
-  def init(self, key: jax.Array, batch: Batch) -> dict[str, Any]:
-    """Initializes the model's variables, which depend only on `key` and the shapes of the batch.
-
-    The collection "losses" is not among them, since a model only sows it.
+    By default the arrays are those of the source.
     """
-    inputs = self.model_inputs({name: x[:1] for name, x in batch.items()})
-    variables = initialize(self.model, {"params": key, "dropout": key}, inputs, train=False)
-    return {name: tree for name, tree in variables.items() if name != "losses"}
+    return Identity()
 
   def constants(self) -> Any:
     """Returns arrays that the loss reads and that are neither trained nor saved.
@@ -162,48 +169,6 @@ class Task(Protocol):
       batch too.
     """
 
-  def run_model(
-    self,
-    params: Any,
-    state: Any,
-    inputs: Any,
-    batch: Batch,
-    key: jax.Array,
-    *,
-    train: bool = True,
-    also: tuple[str, ...] = (),
-    **more: Any,
-  ) -> tuple[Any, dict[str, Any], jax.Array]:
-    """Runs the model as in training, for a task's `loss`.
-
-    Args:
-      params: The learned parameters.
-      state: The model's other collections.
-      inputs: The model's input, such as augmented images (B, height, width, C).
-      batch: The batch, whose `index` decides the draws of dropout.
-      key: The key of this step.
-      train: Whether the model trains; False runs it as in evaluation and keeps its state.
-      also: The collections to return with the state.
-      **more: The other inputs of the model's call, by the names of its arguments.
-
-    Returns:
-      The model's output, the new state with the collections in `also`, and the sum of all values
-      that the model sowed as "losses".
-    """
-    with examples_at(batch["index"]):
-      output, new = self.model.apply(
-        {"params": params, **state},
-        inputs,
-        train=train,
-        **more,
-        # All examples and devices share one graph: the key of "graph" is not folded with an index.
-        rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
-        mutable=[*state, "losses", *also],
-      )
-    new = dict(new)
-    terms = jax.tree.leaves(new.pop("losses", {}))
-    return output, new, sum((jnp.sum(term) for term in terms), jnp.float32(0))
-
   def evaluate(
     self, params: Any, state: Any, constants: Any, batch: Batch
   ) -> dict[str, dict[str, jax.Array]]:
@@ -228,64 +193,103 @@ class Task(Protocol):
     return self.evaluate(params, state, self.constants(), batch)["rows"]
 
   def summarize(self, sums: Mapping[str, np.ndarray]) -> Figures:
-    """Computes the metrics of a split from the sums over its examples.
+    """Computes the metrics of a split from the sums over its examples, by default their means.
 
     `sums` also has the arrays in `gathered` of all examples that are not padding, (n, ...).
     The values of the dict are floats or lists of floats, and the integer `examples`.
     """
+    count = float(sums["count"])
+    means = {name: float(total) / count for name, total in sums.items() if name != "count"}
+    return {"examples": int(count), **means}
 
-  def plateau_figure(self, mode: str) -> str:
-    """Returns the name of the metric that a plateau schedule of the mode "min" or "max" follows."""
-    if mode != self.mode:
-      word = "low" if self.mode == "min" else "high"
-      raise ConfigError(
-        f"schedule.mode={mode!r}: the {self.primary} of this task is good if {word}; use"
-        f" schedule.mode={self.mode!r}."
-      )
-    return self.primary
+  def predictions(
+    self,
+    class_names: Sequence[str],
+    batch: Mapping[str, np.ndarray],
+    rows: Mapping[str, np.ndarray],
+  ) -> dict[str, list[Any]]:
+    """Returns the columns of a table of predictions by heading, with a value for each example.
 
-  def describe(self, figures: Figures) -> str:
-    """Returns a short text of a split's metrics, for the console's line about an evaluation."""
-
-  def describe_step(self, metrics: Mapping[str, float]) -> str:
-    """Returns a short text of the loss's metrics, for the console's line of progress."""
-    return ""
-
-  def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
-    """Returns the text that `vitx evaluate` prints about the metrics of a split.
-
-    Here and below, `data` is the description of the run's data, `Loaded.data`.
-    """
-    return f"  {self.describe(figures)}"
-
-  def prediction_columns(self, data: Mapping[str, Any]) -> list[str]:
-    """Returns the headings of the columns of a table of predictions: the primary metric."""
-    return [self.primary]
-
-  def prediction_rows(
-    self, data: Mapping[str, Any], batch: Mapping[str, np.ndarray], rows: Mapping[str, np.ndarray]
-  ) -> Iterable[list[Any]]:
-    """Returns the lines of a table of predictions, with a value for each of `prediction_columns`.
-
-    By default the value is the primary metric of the example, among the rows of `evaluate`.
+    By default these are the targets and the rows that are a single number for each example.
 
     Args:
-      data: The description of the run's data, `Loaded.data`.
+      class_names: The names of the classes; () if there are none.
       batch: The arrays of the examples on the host, without padding.
       rows: The rows that `evaluate` returned for these examples.
     """
-    return ([value] for value in rows[self.primary].tolist())
+    arrays = {name: batch[name] for name in self.targets} | dict(rows)
+    return {name: _to_numbers(x) for name, x in arrays.items() if x.ndim == 1}
 
-  def read_input(self, given: Any, number: int) -> Example:
+  def read_input(self, entry: Any, number: int) -> Example:
     """Reads one input of `vitx predict`: a dict of arrays or the path of an `.npz` file.
 
     Arrays in `targets` may be missing. Errors name an input without a path by its `number`.
     """
-    return dict(given) if isinstance(given, Mapping) else read_arrays(given)
+    return dict(entry) if isinstance(entry, Mapping) else read_arrays(entry)
 
-  def token_layout(self) -> TokenLayout | None:
-    """Returns the layout of the tokens to which positions are added; None if there is none."""
-    return None
+
+def init_variables(network: Task | Teacher, key: jax.Array) -> dict[str, Any]:
+  """Initializes the model of a task or a teacher; the variables depend on `key` and shapes alone.
+
+  The collection "losses" is not among them, since a model only sows it.
+  """
+  x = jnp.zeros(network.input_spec.shape, network.input_spec.dtype)
+  variables = initialize(network.model, {"params": key, "dropout": key}, x, train=False)
+  return {name: tree for name, tree in variables.items() if name != "losses"}
+
+
+def find_layout(network: Task | Teacher) -> TokenLayout | None:
+  """Returns the layout of the tokens to which a model adds positions; None if it adds none."""
+  return token_layout(network.model, network.input_spec.shape)
+
+
+def run_model(
+  model: nn.Module,
+  params: Any,
+  state: Any,
+  inputs: Any,
+  batch: Batch,
+  key: jax.Array,
+  *,
+  train: bool = True,
+  also: tuple[str, ...] = (),
+  **more: Any,
+) -> tuple[Any, dict[str, Any], jax.Array]:
+  """Runs the model as in training, for `Task.loss`.
+
+  Args:
+    model: The network.
+    params: The learned parameters.
+    state: The model's other collections.
+    inputs: The model's input, such as augmented images (B, height, width, C).
+    batch: The batch, whose `index` decides the draws of dropout.
+    key: The key of this step.
+    train: Whether the model trains; False runs it as in evaluation and keeps its state.
+    also: The collections to return with the state.
+    **more: The other inputs of the model's call, by the names of its arguments.
+
+  Returns:
+    The model's output, the new state with the collections in `also`, and the sum of all values
+    that the model sowed as "losses".
+  """
+  with examples_at(batch["index"]):
+    output, new = model.apply(
+      {"params": params, **state},
+      inputs,
+      train=train,
+      **more,
+      # All examples and devices share one graph: the key of "graph" is not folded with an index.
+      rngs={"dropout": jax.random.fold_in(key, 1), "graph": jax.random.fold_in(key, 2)},
+      mutable=[*state, "losses", *also],
+    )
+  new = dict(new)
+  terms = jax.tree.leaves(new.pop("losses", {}))
+  return output, new, sum((jnp.sum(term) for term in terms), jnp.float32(0))
+
+
+def _to_numbers(x: np.ndarray) -> list[Any]:
+  """Returns the numbers (B,) without the digits that a float32 has only as a float64."""
+  return [float(str(y)) for y in x] if np.issubdtype(x.dtype, np.floating) else x.tolist()
 
 
 def follow_source(

@@ -1,35 +1,34 @@
 """Classification of images: a loss against (mixed, smoothed) class targets."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from vitx.config.checks import NonNegative, Probability, check_value
+from vitx.config.checks import NonNegative, Probability
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, Size
+from vitx.config.fields import DataSettings, HostInterpolation, ResizeMode, RunSettings, Size
 from vitx.data.dataset import ArraySpec, DatasetInfo, check_arrays
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.decode import ValueRange, decode_size
 from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import find_channels, find_size, image_spec, sides
 from vitx.data.images.statistics import statistics
-from vitx.data.sources.folder import SUFFIXES
-from vitx.models import model_from_config, token_layout
-from vitx.ops.layout import TokenLayout
-from vitx.tasks.base import Batch, Task, follow_source
+from vitx.data.sources.folder_layout import SUFFIXES
+from vitx.models import model_from_config
+from vitx.tasks.base import Batch, Task, follow_source, run_model
 from vitx.tasks.classification_figures import (
+  FIGURES,
   TOP,
   agreement,
   classification_sums,
   cross_entropy,
+  probability_columns,
   summarize_classification,
-  table_lines,
 )
 from vitx.tasks.classification_losses import MeanLoss, find_class_weights, make_loss
 from vitx.tasks.image_inputs import check_image, read_image
@@ -55,8 +54,7 @@ class Classification(Task):
     interpolation: The interpolation of the host's resizing.
     value_range: The range of the values of images to predict, `data.value_range`.
     mean_loss: The mean loss of a batch, a function of logits and targets (B, K).
-    needs_classes: Whether the network's outputs are classes; if they are, a config without data
-      must state their number.
+    answer: The shape and dtype of each array in `targets`; None stands for the number of classes.
   """
 
   model: nn.Module
@@ -71,11 +69,17 @@ class Classification(Task):
   value_range: ValueRange = None
   mean_loss: MeanLoss = cross_entropy
 
-  primary: ClassVar[str] = "top1"
-  mode: ClassVar[Literal["max", "min"]] = "max"
   targets: ClassVar[tuple[str, ...]] = ("label",)
-  needs_classes: ClassVar[bool] = True
+  answer: ClassVar[ArraySpec] = ArraySpec((), "int32")
   input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
+
+  @property
+  def figures(self):
+    """Returns the accuracies, the negative log-likelihood and the calibration error.
+
+    The top-5 accuracy is among them if there are more than 5 classes.
+    """
+    return FIGURES if self.num_classes > TOP else tuple(x for x in FIGURES if x.name != "top5")
 
   @classmethod
   def resolve(cls, config, source):
@@ -91,32 +95,33 @@ class Classification(Task):
     Returns None if the config lacks the image size, or a number of classes that the task needs.
     """
     data, classes = config.data, config.model.get("num_classes")
-    if data.image_size is None or (cls.needs_classes and classes is None):
+    needs_classes = not {"label", "labels"}.isdisjoint(cls.targets)
+    if data.image_size is None or (needs_classes and classes is None):
       return None
-    check_value(data.image_size, "data.image_size", Size)
-    image = image_spec(data.channels, sides(data.image_size), labeled=False)
     names = None if classes is None else tuple(map(str, range(classes)))
-    return DatasetInfo(data.source, {**image, **cls.answer_arrays(classes)}, class_names=names)
+    spec = cls._arrays(data.image_size, data.channels, classes)
+    return DatasetInfo(data.source, spec, class_names=names)
 
   @classmethod
-  def answer_arrays(cls, classes: int) -> dict[str, ArraySpec]:
-    """Returns the shape and dtype of each array in `targets`, for a number of classes."""
-    return {"label": ArraySpec((), "int32")}
+  def _arrays(cls, size: Size, channels: int, classes: int) -> dict[str, ArraySpec]:
+    shape = tuple(classes if side is None else side for side in cls.answer.shape)
+    answers = dict.fromkeys(cls.targets, ArraySpec(shape, cls.answer.dtype))
+    return {**image_spec(channels, sides(size), labeled=False), **answers}
 
   @classmethod
   def from_config(
     cls,
-    config: ConfigDict,
+    config: RunSettings,
     *,
     label_smoothing: Probability = 0.0,
     loss: Literal["softmax", "sigmoid", "focal"] = "softmax",
     focal_gamma: NonNegative = 2.0,
     class_weights: Literal["balanced"] | tuple[NonNegative, ...] | None = None,
   ) -> Self:
-    """Returns the task of a resolved config.
+    """Returns the task of resolved settings.
 
     Args:
-      config: The resolved config.
+      config: The resolved settings.
       label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
       loss: The loss: "softmax" is the cross-entropy of the softmax, "sigmoid" the sum over the
         classes of binary cross-entropies (one class against all others), "focal" the focal loss.
@@ -126,7 +131,9 @@ class Classification(Task):
         equally.
     """
     data, classes = config.data, config.model.num_classes
-    seen = dict(image_size=data.image_size, mean=data.mean, std=data.std)
+    size, stored, mean, std = data.image_size, data.decode_size, data.mean, data.std
+    assert size is not None and stored is not None and mean is not None and std is not None
+    seen: dict[str, Any] = dict(image_size=size, mean=mean, std=std)
     return cls(
       model=model_from_config(config.model),
       augment=make_train_augment(
@@ -134,12 +141,12 @@ class Classification(Task):
       ),
       preprocess=make_eval_preprocess(config.evaluation, **seen),
       num_classes=classes,
-      decode_size=data.decode_size,
-      image_size=data.image_size,
+      decode_size=stored,
+      image_size=size,
       channels=data.channels,
       resize_mode=data.resize_mode,
-      interpolation=data.get("interpolation", DataSettings.interpolation),
-      value_range=data.get("value_range"),
+      interpolation=data.interpolation,
+      value_range=data.value_range,
       # Without data there are no numbers for "balanced", and no result depends on them.
       mean_loss=make_loss(
         loss,
@@ -170,18 +177,8 @@ class Classification(Task):
     return self.image_size if self.resize_mode == "random" else self.decode_size
 
   def _spec(self, size: Size) -> dict[str, jax.ShapeDtypeStruct]:
-    image = image_spec(self.channels, sides(size), labeled=False)
-    arrays = {**image, **self.answer_arrays(self.num_classes)}
+    arrays = self._arrays(size, self.channels, self.num_classes)
     return {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()}
-
-  @property
-  def input_spec(self):
-    """Returns the shape and dtype of one normalized image, float32 (1, height, width, C).
-
-    The image has the size `image_size`.
-    """
-    shape = (1, *sides(self.image_size), self.channels)
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
 
   def transform(self, *, train):
     """Returns the transform that resizes an image on the host and keeps the array of `targets`.
@@ -192,14 +189,10 @@ class Classification(Task):
     array = next(iter(self.targets), None)
     return ResizeImages(size, self.resize_mode, self.interpolation, train=train, array=array)
 
-  def token_layout(self) -> TokenLayout | None:
-    """Returns the layout of the tokens to which positions are added, found by tracing the model."""
-    return token_layout(self.model, self.input_spec.shape)
-
   def loss(self, params, state, constants, batch, key, step):
     """Computes the loss of an augmented batch, the new state and `metrics`."""
     images, targets = self.draw(batch, key)
-    outputs, new_state, sown = self.run_model(params, state, images, batch, key)
+    outputs, new_state, sown = run_model(self.model, params, state, images, batch, key)
     loss = self.mean_loss(outputs, targets) + sown
     return loss, (new_state, self.metrics(outputs, targets))
 
@@ -226,56 +219,26 @@ class Classification(Task):
     """Returns the dict of `summarize_classification`, such as the accuracy `top1`."""
     return summarize_classification(sums)
 
-  def plateau_figure(self, mode):
-    """Returns the name of the metric that a plateau schedule follows.
-
-    If the mode is "min" and the task has classes, the metric is "nll", the loss on the labels.
-    Otherwise it is the primary metric.
-    """
-    is_loss = self.needs_classes and mode == "min"
-    return "nll" if is_loss else super().plateau_figure(mode)
-
-  def describe(self, figures):
-    """Returns the accuracies in percent and the negative log-likelihood in nats."""
-    top5 = f"  top-5 {figures['top5']:.2%}" if self.num_classes > TOP else ""
-    return f"top-1 {figures['top1']:.2%}{top5}  nll {figures['nll']:.4f}"
-
-  def describe_step(self, metrics):
-    """Returns the accuracy on the augmented batches in percent."""
-    return f"top-1 {metrics['top1']:.1%}"
-
-  def table(self, figures, data):
-    """Returns the metrics in lines of text, in total and by class, with accuracies in percent.
-
-    Metrics from `vitx.evaluate` also have intervals, and more columns for each class.
-    """
-    return "\n".join(table_lines(figures, data["class_names"]))
-
-  def read_input(self, given, number):
+  def read_input(self, entry, number):
     """Reads an image: a file, a Pillow image, or an array (height, width, C).
 
     An array is uint8, or float in 0..1; for C = 1 it may also be (height, width). `Task.read_input`
     describes the other inputs.
     """
-    image = read_image(given, self.channels, number, self.value_range)
+    image = read_image(entry, self.channels, number, self.value_range)
     if image is not None:
       return {"image": image}
-    example = super().read_input(given, number)
+    example = super().read_input(entry, number)
     if "image" in example:
       image = check_image(np.asarray(example["image"]), self.channels, number)
       example = {**example, "image": image}
     return example
 
-  def prediction_columns(self, data):
-    """Returns the headings "label", "prediction" and "p(NAME)", the probability of each class."""
-    return ["label", "prediction", *(f"p({name})" for name in data["class_names"])]
-
-  def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:
-    """Yields label, prediction and probabilities of each example."""
-    names = data["class_names"]
-    for label, p in zip(batch["label"].tolist(), rows["probabilities"], strict=True):
-      # str writes enough digits to distinguish every float32 from its neighbors.
-      yield [names[label], names[p.argmax()], *map(str, p)]
+  def predictions(self, class_names, batch, rows):
+    """Returns the columns label, prediction and "p(NAME)", the probability of each class."""
+    names, p = np.array(class_names, object), rows["probabilities"]
+    columns = {"label": names[batch["label"]], "prediction": names[p.argmax(axis=1)]}
+    return {head: x.tolist() for head, x in columns.items()} | probability_columns(names, p)
 
 
 def resolve_images(
@@ -295,14 +258,14 @@ def resolve_images(
   info, data = getattr(source, "info", source), config.data
   size, channels = find_size(info), find_channels(info)
   check_arrays(info, {"image": ("uint8", 3), **targets}, config.task.name)
-  area = config.augment.get("random_resized_crop")
+  area = config.augment.random_resized_crop
   if area and data.resize_mode == "random":
     raise ConfigError(
       f"augment.random_resized_crop={tuple(area)!r} would crop once more what data.resize_mode="
       "'random' has cropped at random; set augment.random_resized_crop=()."
     )
   if data.image_size is None:
-    data.image_size = _side(info.name, size, data.get("default_image_size"))
+    data.image_size = _side(info.name, size, data.default_image_size)
   data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
   data.channels = channels
   data.mean, data.std = statistics(data, info, getattr(source, "train", None))
@@ -317,7 +280,7 @@ def resolve_class_weights(config: ConfigDict, source: Any) -> None:
   weights = config.task.get("class_weights")
   if weights is None:
     return
-  if weights == "balanced" == config.data.get("sampling"):
+  if weights == "balanced" == config.data.sampling:
     raise ConfigError(
       f"task.class_weights={weights!r} and data.sampling='balanced' would balance the classes"
       " twice, so that the smallest class would count most; leave one of the two out."

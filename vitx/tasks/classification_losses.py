@@ -65,11 +65,11 @@ def make_loss(
     losses = functools.partial(focal_losses, gamma=focal_gamma)
 
   def mean_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    each = losses(logits, targets)
+    loss = losses(logits, targets)
     if class_weights is not None:
       labels = unsmooth_targets(targets, smoothing, 1 / targets.shape[-1])
-      each = each * (labels @ jnp.asarray(class_weights, targets.dtype))
-    return jnp.mean(each)
+      loss = loss * (labels @ jnp.asarray(class_weights, targets.dtype))
+    return jnp.mean(loss)
 
   return mean_loss
 
@@ -94,12 +94,12 @@ def make_multilabel_loss(class_weights: Sequence[float] | None, smoothing: float
 
 
 def find_class_weights(
-  given: str | Sequence[float], class_names: Sequence[str], labels: np.ndarray | None
+  weights: str | Sequence[float], class_names: Sequence[str], labels: np.ndarray | None
 ) -> str | tuple[float, ...]:
   """Returns `task.class_weights` as numbers.
 
   Args:
-    given: The config's value: "balanced" or a number for each class. For a class with n_c of the n
+    weights: The config's value: "balanced" or a number for each class. For a class with n_c of n
       examples, "balanced" is n / (K n_c), or (n - n_c) / n_c if examples have several classes.
     class_names: The names of the K classes.
     labels: The labels of the training examples, (n,), or (n, K) with 1 for each class. If they are
@@ -109,18 +109,18 @@ def find_class_weights(
     ConfigError: There is not one number for each class, or a "balanced" class has no example.
   """
   count = len(class_names)
-  if not isinstance(given, str):
-    if len(given) != count:
-      raise ConfigError(f"task.class_weights={given!r:.200} must have {count} numbers.")
-    return tuple(given)
+  if not isinstance(weights, str):
+    if len(weights) != count:
+      raise ConfigError(f"task.class_weights={weights!r:.200} must have {count} numbers.")
+    return tuple(weights)
   if labels is None:
-    return given
+    return weights
   has_one = np.ndim(labels) == 1
   counts = np.bincount(labels[labels >= 0], minlength=count) if has_one else (labels > 0).sum(0)
   if not counts.all():
     name = class_names[int(np.argmin(counts))]
     raise ConfigError(
-      f"task.class_weights={given!r}: train has no example of the class {name!r}; give a number"
+      f"task.class_weights={weights!r}: train has no example of the class {name!r}; give a number"
       " for each class."
     )
   return tuple((counts.sum() / (count * counts) if has_one else len(labels) / counts - 1).tolist())

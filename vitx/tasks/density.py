@@ -5,26 +5,27 @@ The metric is the mean code length of a token in bits.
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from vitx.config.checks import Range
 from vitx.config.errors import ConfigError
+from vitx.config.fields import RunSettings
 from vitx.data.dataset import ArraySpec, DatasetInfo, Examples
 from vitx.data.images.settings import image_spec
 from vitx.data.reference_codes import reference_figures
 from vitx.data.transform import Identity
 from vitx.data.windows import CropWindow, Windows
 from vitx.models import model_from_config
-from vitx.tasks.base import Figures, Task
+from vitx.tasks.base import Task, run_model
 from vitx.tasks.density_images import Pixels
 from vitx.tasks.density_resolve import BYTES, resolve
+from vitx.tasks.figures import Figure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,6 @@ class Density(Task):
     levels: The number of gray levels V of images.
     min_context: The number of tokens at the beginning of a window that an evaluation reads but does
       not score; the first window scores all its tokens.
-    unit: The word after "bits per": "dim" for the values of images, otherwise "byte".
   """
 
   model: nn.Module
@@ -46,15 +46,14 @@ class Density(Task):
   levels: int
   min_context: int
 
-  primary: ClassVar[str] = "bits"
-  mode: ClassVar[Literal["max", "min"]] = "min"
   targets: ClassVar[tuple[str, ...]] = ("first",)
   input_suffixes: ClassVar[tuple[str, ...]] = ()  # `read_input` refuses every input
 
   @property
-  def unit(self) -> str:
-    """Returns the word after "bits per": "dim" for images, otherwise "byte"."""
-    return "dim" if self.window is None else "byte"
+  def figures(self):
+    """Returns the bits per value of an image or per byte, and those of codes that learn nothing."""
+    unit = "dim" if self.window is None else "byte"
+    return Figure("bits", "min", "{:.4f}", f"bits/{unit}"), *CODES
 
   @property
   def length(self) -> int:
@@ -80,16 +79,16 @@ class Density(Task):
   @classmethod
   def from_config(
     cls,
-    config: ConfigDict,
+    config: RunSettings,
     *,
     window: Annotated[int, Range("[1, 16777216]")] | None = None,
     levels: Annotated[int, Range("[2, 256]")] = BYTES,
     min_context: Annotated[int, Range("[0, 16777216]")] = 0,
   ) -> "Density":
-    """Returns the task of a resolved config.
+    """Returns the task of resolved settings.
 
     Args:
-      config: The resolved config.
+      config: The resolved settings.
       window: The number N of tokens of text or sound that the model reads at a time; None for
         images.
       levels: The number of gray levels V of images: V values of 0 ... 255 at equal distances.
@@ -114,15 +113,6 @@ class Density(Task):
       "first": jax.ShapeDtypeStruct((), np.int32),
     }
 
-  @property
-  def input_spec(self):
-    """Returns the shape and dtype of a batch of one sequence of tokens, int32 (1, N)."""
-    return jax.ShapeDtypeStruct((1, self.length), np.int32)
-
-  def token_layout(self):
-    """Returns the layout of the tokens in their grid."""
-    return self.model.layout  # type: ignore[attr-defined]
-
   def examples(self, examples, *, train):
     """Returns images unchanged, and sequences cut into windows."""
     if self.window is None:
@@ -143,7 +133,7 @@ class Density(Task):
   def loss(self, params, state, constants, batch, key, step):
     """Computes the mean cross-entropy of all tokens: the loss in nats and the metric in bits."""
     tokens = self.model_inputs(batch)
-    logits, new_state, sown = self.run_model(params, state, tokens, batch, key)
+    logits, new_state, sown = run_model(self.model, params, state, tokens, batch, key)
     loss = jnp.mean(cross_entropy(logits, tokens))
     return loss + sown, (new_state, {"bits": loss / math.log(2)})
 
@@ -181,36 +171,9 @@ class Density(Task):
       "bits": float(sums["nats"]) / float(sums["tokens"]) / math.log(2),
     }
 
-  def describe(self, figures):
-    """Returns the console's text of an evaluation: the model's mean bits per token.
-
-    If codes that learn nothing, such as compressors, were measured too, the text ends with the best
-    of them.
-    """
-    known = {name: figures[name] for name in REFERENCES if name in figures}
-    text = f"{figures['bits']:.4f} bits/{self.unit}"
-    if known:
-      best = min(known, key=known.__getitem__)
-      text += f"  ({REFERENCES[best]}: {known[best]:.4f})"
-    return text
-
-  def describe_step(self, metrics):
-    """Returns the bits per token in training."""
-    return f"{metrics['bits']:.4f} bits/{self.unit}"
-
-  def table(self, figures: Figures, data: Mapping[str, Any]) -> str:
-    """Returns the text of metrics: bits per token of the model and of codes that learn nothing."""
-    lines = [
-      f"  tokens scored       {figures['tokens']:>13,}",
-      f"  bits/{self.unit:<15}{figures['bits']:>12.4f}",
-    ]
-    size = figures.get("reference_bytes")
-    if size:
-      lines.append(f"  without learning, of at most {size:,.0f} bytes:")
-    for name, words in REFERENCES.items():
-      if name in figures:
-        lines.append(f"    {words:<18}{figures[name]:>11.4f}")
-    return "\n".join(lines)
+  def predictions(self, class_names, batch, rows):
+    """Returns the column bits, the mean of each example's scored tokens."""
+    return {"bits": rows["bits"].tolist()}
 
   def references(self, train, examples):
     """Returns the bits per token of methods that learn nothing: counts of tokens, and compressors.
@@ -230,7 +193,7 @@ class Density(Task):
       kind="images" if images else "documents",
     )
 
-  def read_input(self, given, number):
+  def read_input(self, entry, number):
     """Refuses every input, since a density model has no answer to predict."""
     raise ConfigError(
       "a density model (task.name='density') predicts no answer for an input; use vitx sample, vitx"
@@ -238,17 +201,16 @@ class Density(Task):
     )
 
 
-# The texts in a table for the methods of `Density.references`.
-REFERENCES = {
-  "per_position": "each place alone",
-  **{f"count_{order}": f"order-{order} counts" for order in range(6)},
-  "gzip": "gzip",
-  "bz2": "bz2",
-  "xz": "xz",
-}
+CODES = (
+  Figure("tokens", None, "{:,}", "tokens scored", place="table"),
+  Figure("reference_bytes", None, "{:,.0f}", place="table"),
+  Figure("per_position", "min", label="each place alone", place="reference"),
+  *(Figure(f"count_{k}", "min", label=f"order-{k} counts", place="reference") for k in range(6)),
+  *(Figure(name, "min", place="reference") for name in ("gzip", "bz2", "xz")),
+)
 
 
 def cross_entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
   """Returns -log p of tokens (B, N) in nats, for logits (B, N, V)."""
-  own = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
-  return jax.nn.logsumexp(logits, axis=-1) - own
+  logit = jnp.take_along_axis(logits, tokens[..., None], axis=-1)[..., 0]
+  return jax.nn.logsumexp(logits, axis=-1) - logit

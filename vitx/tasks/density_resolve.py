@@ -6,7 +6,7 @@ import math
 from ml_collections import ConfigDict
 
 from vitx.config.errors import ConfigError
-from vitx.config.fields import AugmentSettings, read_fields
+from vitx.config.fields import AugmentSettings
 from vitx.data.dataset import DatasetInfo, check_arrays
 from vitx.data.images.settings import find_channels, find_size, sides
 from vitx.tasks.base import follow_source
@@ -48,19 +48,18 @@ def resolve(config: ConfigDict, info: DatasetInfo) -> None:
 def _resolve_images(config: ConfigDict, info: DatasetInfo) -> tuple[int, tuple[int, ...]]:
   """Returns the vocabulary and the grid of images, which no field resizes or augments."""
   size, data = find_size(info), config.data
-  if size is None or sides(data.get("image_size") or size) != size:
+  if size is None or sides(data.image_size or size) != size:
     raise ConfigError(
-      f"data.image_size={data.get('image_size')!r}: task.name='density' needs images of one size,"
+      f"data.image_size={data.image_size!r}: task.name='density' needs images of one size,"
       f" which it does not resize, and those of data.source={info.name!r} are"
       f" {info.spec['image'].shape}; leave data.image_size out, or choose another data.source."
     )
-  augment = read_fields(AugmentSettings, config.get("augment", {}), "augment")
-  for each in dataclasses.fields(augment):
-    value = getattr(augment, each.name)
-    if value and not each.default:  # the operations are off by default; the rest says how they act
+  for field in dataclasses.fields(AugmentSettings):
+    value = config.augment[field.name]
+    if value and not field.default:  # the operations are off by default; the rest says how they act
       raise ConfigError(
-        f"augment.{each.name}={value!r}: task.name='density' does not augment images; set it to"
-        f" {each.default!r}."
+        f"augment.{field.name}={value!r}: task.name='density' does not augment images; set it to"
+        f" {field.default!r}."
       )
   data.channels = find_channels(info)
   return config.task.get("levels", BYTES), (*size, data.channels)

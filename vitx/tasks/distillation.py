@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import flax
 import jax
@@ -13,9 +13,10 @@ from ml_collections import ConfigDict
 
 from vitx.config.checks import NonNegative, Positive, Probability, Range
 from vitx.config.errors import ConfigError
+from vitx.config.fields import RunSettings
 from vitx.models import find_mixer, model_from_config
 from vitx.models.sown import collect
-from vitx.tasks.base import Teacher, follow_source
+from vitx.tasks.base import Teacher, follow_source, run_model
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import agreement, classification_sums, cross_entropy
 from vitx.tasks.distillation_terms import (
@@ -25,6 +26,7 @@ from vitx.tasks.distillation_terms import (
   token_error,
   zero_share,
 )
+from vitx.tasks.figures import Figure
 
 SEEN = ("image_size", "channels", "mean", "std")  # with equal values both networks see equal images
 SPARSITIES = {"coefficient_sparsity": "coefficients", "basis_sparsity": "pruned_basis"}
@@ -81,7 +83,7 @@ class Distillation(Classification):
   @classmethod
   def from_config(  # type: ignore[override]  # its terms have losses and weights of their own
     cls,
-    config: ConfigDict,
+    config: RunSettings,
     *,
     teacher: str = "",
     teacher_model: Mapping[str, Any] | None = None,
@@ -96,10 +98,10 @@ class Distillation(Classification):
     temperature: Positive = 1.0,
     train_mode: bool = True,
   ) -> Self:
-    """Returns the task of a resolved config.
+    """Returns the task of resolved settings.
 
     Args:
-      config: The resolved config.
+      config: The resolved settings.
       teacher: A workdir, "phase:NAME" for another phase of the run, or a file of weights.
       teacher_model: The teacher's network, like `config.model`; None takes it from the workdir.
       label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
@@ -150,18 +152,14 @@ class Distillation(Classification):
     )
 
   @property
-  def primary(self) -> str:  # type: ignore[override]
-    """Returns "attention_error" if this error is part of the loss, otherwise "top1"."""
-    return "attention_error" if self.weights.get("attention") else "top1"
+  def figures(self):
+    """Returns a classifier's figures and Sparsifiner's.
 
-  @property
-  def mode(self) -> Literal["max", "min"]:  # type: ignore[override]
-    """Returns "min" if the error of the attention is part of the loss, otherwise "max"."""
-    return "min" if self.weights.get("attention") else "max"
-
-  def plateau_figure(self, mode):
-    """Returns "nll" if the mode is "min", otherwise "top1"; never the error of the attention."""
-    return "nll" if mode == "min" else "top1"
+    If the error of the attention is part of the loss, it is the first.
+    """
+    first = (Figure("attention_error", "min"),) if self.weights.get("attention") else ()
+    shares = (Figure(name, None, "{:.2%}", place="table") for name in SPARSITIES)
+    return *first, *super().figures, *shares
 
   def loss(self, params, state, constants, batch, key, step):
     """Computes the weighted sum of the terms whose weight is not zero.
@@ -169,8 +167,8 @@ class Distillation(Classification):
     The metrics are the top-1 accuracy and each term.
     """
     images, targets = self.draw(batch, key)
-    logits, new_state, sown = self.run_model(
-      params, state, images, batch, key, train=self.train_mode, also=("intermediates",)
+    logits, new_state, sown = run_model(
+      self.model, params, state, images, batch, key, train=self.train_mode, also=("intermediates",)
     )
     student = _Outputs.of(logits, new_state.pop("intermediates", {}), is_teacher=False)
     teacher = self._teach(constants, images)
@@ -190,11 +188,11 @@ class Distillation(Classification):
   def evaluate(self, params, state, constants, batch):
     """Evaluates a batch as `Classification` does, and adds sums about Sparsifiner's predictors."""
     images = self.model_inputs(batch)
-    logits, found = self.model.apply(
+    logits, collections = self.model.apply(
       {"params": params, **state}, images, train=False, mutable=["intermediates"]
     )
     result = classification_sums(logits, batch["label"], batch["mask"], self.num_classes)
-    count, sown = result["sums"]["count"], found.get("intermediates", {})
+    count, sown = result["sums"]["count"], collections.get("intermediates", {})
     for figure, name in SPARSITIES.items():
       layers = collect(sown, name).values()
       if layers:
@@ -213,30 +211,14 @@ class Distillation(Classification):
         figures[name] = float(sums[name]) / count
     return figures
 
-  def describe(self, figures):
-    """Returns the accuracies, and the error of the predicted attention if it is known."""
-    text = super().describe(figures)
-    if "attention_error" in figures:
-      text += f"  attention error {figures['attention_error']:.4f}"
-    return text
-
-  def table(self, figures, data):
-    """Returns the lines of the metrics, with the share of zeros in Sparsifiner's predictions."""
-    lines = [
-      f"  {name.replace('_', ' '):<20}{figures[name]:>9.2%}"
-      for name in SPARSITIES
-      if name in figures
-    ]
-    return "\n".join([super().table(figures, data), *lines])
-
   def _teach(self, constants: Any, images: jax.Array) -> "_Outputs":
     """Returns the teacher's outputs for images, without gradient; it runs as in evaluation."""
     assert self.teacher is not None
     variables = jax.lax.stop_gradient(constants["teacher"])
-    logits, found = self.teacher.model.apply(
+    logits, collections = self.teacher.model.apply(
       variables, images, train=False, mutable=["intermediates"]
     )
-    outputs = _Outputs.of(logits, found.get("intermediates", {}), is_teacher=True)
+    outputs = _Outputs.of(logits, collections.get("intermediates", {}), is_teacher=True)
     return jax.lax.stop_gradient(outputs)
 
   def _weight(self, name: str, step: jax.Array) -> jax.Array | float:
@@ -273,10 +255,10 @@ class _Outputs:
     classes, patches = first("class_logits"), first("patch_logits")
     if classes is None or (is_teacher and patches is None):
       classes = logits  # a distilled teacher teaches by the mean of both heads
-    own = first("distillation_logits")
+    distilled = first("distillation_logits")
     return cls(
       classes=classes,
-      to_teacher=classes if own is None else own,
+      to_teacher=classes if distilled is None else distilled,
       tokens=first("patch_tokens") if patches is None else patches,
       sown=sown,
     )
@@ -284,8 +266,8 @@ class _Outputs:
 
 def _check_places(network: Any, field: str) -> None:
   """Checks that the last patch tokens of a network have places, unlike after merging."""
-  made = getattr(network, "token_reduction", lambda: None)()  # a user's network may have none
-  if made is not None and made.layers and not made.keeps_places:
+  reduction = getattr(network, "token_reduction", lambda: None)()  # a user's network may have none
+  if reduction is not None and reduction.layers and not reduction.keeps_places:
     raise ConfigError(
       f"task.token_weight compares the patch tokens at equal places, which {field}.token_reduction"
       f" drops; use {field}.token_reduction='none' or 'zeroed', or set task.token_weight=0."

@@ -13,12 +13,12 @@ from vitx.files import reading
 
 
 def read_image(
-  given: Any, channels: int, number: int, value_range: ValueRange = None
+  entry: Any, channels: int, number: int, value_range: ValueRange = None
 ) -> np.ndarray | None:
   """Returns an image as uint8 (height, width, C); None if it is no image, such as an `.npz` file.
 
   Args:
-    given: The path of an image file of any mode, a Pillow image, or an array (see `check_image`).
+    entry: The path of an image file of any mode, a Pillow image, or an array (see `check_image`).
     channels: The number of channels C.
     number: The number of the image among the inputs, for errors.
     value_range: The range of the image's values, `data.value_range`; see `decode.to_mode`.
@@ -27,14 +27,14 @@ def read_image(
     ConfigError: A file cannot be read.
     ValueError: `check_image` refuses an array.
   """
-  if isinstance(given, Image.Image):
-    return to_array(to_mode(given, channels, value_range, upright=True))
-  if isinstance(given, np.ndarray | jax.Array):
-    return check_image(np.asarray(given), channels, number)
-  if isinstance(given, str | Path) and Path(given).suffix != ".npz":
-    with reading(f"image {str(given)!r} cannot be read"):
-      content = Path(given).read_bytes()
-    return Encoded(content, channels, str(given), True, value_range).decode()
+  if isinstance(entry, Image.Image):
+    return to_array(to_mode(entry, channels, value_range, upright=True))
+  if isinstance(entry, np.ndarray | jax.Array):
+    return check_image(np.asarray(entry), channels, number)
+  if isinstance(entry, str | Path) and Path(entry).suffix != ".npz":
+    with reading(f"image {str(entry)!r} cannot be read"):
+      content = Path(entry).read_bytes()
+    return Encoded(content, channels, str(entry), True, value_range).decode()
   return None
 
 

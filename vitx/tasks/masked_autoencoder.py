@@ -6,9 +6,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from vitx.config.checks import Depth, PositiveInt, Range
+from vitx.config.fields import RunSettings
 from vitx.data.images.settings import sides
 from vitx.models.masked_autoencoder import (
   MaskedAutoencoder,
@@ -17,8 +17,9 @@ from vitx.models.masked_autoencoder import (
   spread,
   to_patches,
 )
-from vitx.tasks.base import Task
+from vitx.tasks.base import Task, run_model
 from vitx.tasks.classification import Classification, resolve_images
+from vitx.tasks.figures import Figure
 
 EPSILON = 1e-6  # added to the variance of a patch's pixels (He et al. 2022, released code)
 FACTOR = 2654435761  # an odd number, which spreads the places of pixels over 32 bits (Knuth)
@@ -49,14 +50,10 @@ class MaskedAutoencoding(Classification):
   mean: tuple[float, ...] = ()
   std: tuple[float, ...] = ()
 
-  primary: ClassVar[str] = "loss"
-  mode: ClassVar[Literal["max", "min"]] = "min"
   targets: ClassVar[tuple[str, ...]] = ()
-  needs_classes: ClassVar[bool] = False
-  # The console shows the loss anyway, and a table of predictions has the loss of each image.
-  describe_step = Task.describe_step
-  prediction_columns = Task.prediction_columns
-  prediction_rows = Task.prediction_rows
+  figures = (Figure("loss", "min", "{:.4f}", "squared error", "loss"),)
+  predictions = Task.predictions
+  summarize = Task.summarize
 
   @classmethod
   def resolve(cls, config, source):
@@ -65,14 +62,9 @@ class MaskedAutoencoding(Classification):
     resolve_images(config, source, {}, len(info.class_names or (None,)))
 
   @classmethod
-  def answer_arrays(cls, classes):
-    """Returns {}, since an image is its own answer."""
-    return {}
-
-  @classmethod
   def from_config(  # type: ignore[override]  # its loss is no loss of classes
     cls,
-    config: ConfigDict,
+    config: RunSettings,
     *,
     mask_ratio: Annotated[float, Range("(0, 1)")] = 0.75,
     normalize_pixels: bool = True,
@@ -82,10 +74,10 @@ class MaskedAutoencoding(Classification):
     decoder_mlp_dim: PositiveInt | None = None,
     decoder_posemb: Literal["sincos", "learned"] = "sincos",
   ) -> Self:
-    """Returns the task of a resolved config.
+    """Returns the task of resolved settings.
 
     Args:
-      config: The resolved config; its model is the encoder, without its head.
+      config: The resolved settings; their model is the encoder, without its head.
       mask_ratio: The share of the patches that is masked.
       normalize_pixels: Whether the pixels of a patch are normalized by their mean and variance.
       decoder_width: The number of channels of a token in the decoder.
@@ -110,8 +102,8 @@ class MaskedAutoencoding(Classification):
       task,
       model=model,
       normalize_pixels=normalize_pixels,
-      mean=tuple(config.data.mean),
-      std=tuple(config.data.std),
+      mean=config.data.mean or (),
+      std=config.data.std or (),
     )
 
   def draw(self, batch, key):
@@ -148,13 +140,15 @@ class MaskedAutoencoding(Classification):
     """
     target = to_patches(images, self.model.grid)
     mean, std = self._moments(target)
-    each = jnp.mean(jnp.square(predicted - (target - mean) / std), axis=2)
-    return jnp.mean(each, axis=1, where=masked)
+    errors = jnp.mean(jnp.square(predicted - (target - mean) / std), axis=2)
+    return jnp.mean(errors, axis=1, where=masked)
 
   def loss(self, params, state, constants, batch, key, step):
     """Computes the mean error of the masked patches of a batch, and the new state."""
     images, masked = self.draw(batch, key)
-    predicted, new_state, sown = self.run_model(params, state, images, batch, key, masked=masked)
+    predicted, new_state, sown = run_model(
+      self.model, params, state, images, batch, key, masked=masked
+    )
     return jnp.mean(self.errors(predicted, images, masked)) + sown, (new_state, {})
 
   def evaluate(self, params, state, constants, batch):
@@ -179,24 +173,10 @@ class MaskedAutoencoding(Classification):
     images, masked, predicted = self._predict(params, state, inputs)
     loss, grid = self.errors(predicted, images, masked), self.model.grid
     mean, std = self._moments(to_patches(images, grid))
-    found = from_patches(predicted * std + mean, grid, images.shape[1:])
+    reconstructed = from_patches(predicted * std + mean, grid, images.shape[1:])
     hidden = spread(masked, grid, images.shape[1:3])
-    shown = self._to_pixels(images), self._to_pixels(jnp.where(hidden, found, images))
+    shown = self._to_pixels(images), self._to_pixels(jnp.where(hidden, reconstructed, images))
     return {"loss": loss, "image": shown[0], "masked": hidden, "reconstruction": shown[1]}
-
-  def summarize(self, sums):
-    """Returns the number of `examples`, and the mean `loss` over the images."""
-    count = float(sums["count"])
-    return {"examples": int(count), "loss": float(sums["loss"]) / count}
-
-  def describe(self, figures):
-    """Returns the mean squared error of masked patches."""
-    return f"loss {figures['loss']:.4f}"
-
-  def table(self, figures, data):
-    """Returns a line of text with the loss."""
-    unit = "patch" if self.normalize_pixels else "data set"
-    return f"  squared error       {figures['loss']:>9.4f}  (masked pixels, normalized by {unit})"
 
   def _predict(self, params: Any, state: Any, batch: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Returns the prepared images, the masks (B, N), and P predictions per patch (B, N, P)."""

@@ -1,22 +1,21 @@
 """Classification of images that have any number of classes; each class is decided by itself."""
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl import logging
-from ml_collections import ConfigDict
 
 from vitx.config.checks import NonNegative, Probability
-from vitx.config.errors import escape, listing
+from vitx.config.errors import listing
+from vitx.config.fields import RunSettings
 from vitx.data.dataset import ArraySpec
-from vitx.tasks.base import Figures
 from vitx.tasks.classification import Classification, resolve_class_weights, resolve_images
-from vitx.tasks.classification_figures import choose_classes
+from vitx.tasks.classification_figures import probability_columns
 from vitx.tasks.classification_losses import make_multilabel_loss
+from vitx.tasks.figures import Figure, Figures
 
 SHOWN = 10  # a warning names this many classes
 
@@ -29,8 +28,16 @@ class MultiLabel(Classification):
   predicted if its probability is above 1/2.
   """
 
-  primary: ClassVar[str] = "map"  # the mean over the classes of the average precision
   targets: ClassVar[tuple[str, ...]] = ("labels",)
+  answer: ClassVar[ArraySpec] = ArraySpec((None,), "float32")
+  figures = (
+    Figure("map", "max", "{:.2%}", "mAP"),  # the mean over the classes of the average precision
+    Figure("f1", "max", "{:.2%}", "F1 (all decisions)", "F1"),
+    Figure("exact", "max", "{:.2%}", "all classes right", place="table"),
+    Figure("nll", "min", "{:.4f}", "NLL (nats)", "nll"),
+    Figure("right", None, "{:.1%}"),  # of augmented batches
+    Figure("class_ap", None, "{:.2%}", "AP", place="class"),
+  )
 
   @classmethod
   def resolve(cls, config, source):
@@ -51,22 +58,17 @@ class MultiLabel(Classification):
     resolve_class_weights(config, source)
 
   @classmethod
-  def answer_arrays(cls, classes):
-    """Returns the shape and dtype of `labels`, float32 (K,)."""
-    return {"labels": ArraySpec((classes,), "float32")}
-
-  @classmethod
   def from_config(  # type: ignore[override]  # it has only one loss
     cls,
-    config: ConfigDict,
+    config: RunSettings,
     *,
     label_smoothing: Probability = 0.0,
     class_weights: Literal["balanced"] | tuple[NonNegative, ...] | None = None,
   ) -> Self:
-    """Returns the task of a resolved config.
+    """Returns the task of resolved settings.
 
     Args:
-      config: The resolved config.
+      config: The resolved settings.
       label_smoothing: The smoothing e; targets are (1 - e) labels + e / 2.
       class_weights: The weight of each class's cross-entropy for the images that have the class, in
         the order of the classes, where other images have the weight 1; "balanced" is (n - n_c) /
@@ -94,39 +96,12 @@ class MultiLabel(Classification):
     """Returns the dict of `summarize_multilabel`, such as the mean average precision `map`."""
     return summarize_multilabel(sums["logits"], sums["labels"])
 
-  def describe(self, figures):
-    """Returns mean average precision and F1 in percent, and the loss in nats."""
-    return f"mAP {_percent(figures['map'])}  F1 {figures['f1']:.2%}  nll {figures['nll']:.4f}"
-
-  def describe_step(self, metrics):
-    """Returns the share of right decisions on the augmented batches in percent."""
-    return f"right {metrics['right']:.1%}"
-
-  def table(self, figures, data):
-    """Returns the metrics in lines of text, with the average precision of each class."""
-    numbers, note = choose_classes(figures["class_ap"])
-    lines = [
-      f"  mAP                 {_percent(figures['map']):>9}",
-      f"  F1 (all decisions)  {figures['f1']:>9.2%}",
-      f"  all classes right   {figures['exact']:>9.2%}",
-      f"  NLL (nats)          {figures['nll']:>9.4f}",
-      *note,
-      "  average precision by class",
-    ]
-    for number in numbers:
-      name, value = data["class_names"][number], figures["class_ap"][number]
-      lines.append(f"    {escape(name, line=True):<18}{_percent(value):>9}")
-    return "\n".join(lines)
-
-  def prediction_columns(self, data):
-    """Returns the headings "labels", "prediction" and "p(NAME)", the probability of each class."""
-    return ["labels", "prediction", *(f"p({name})" for name in data["class_names"])]
-
-  def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:
-    """Yields the labels, the predicted classes and the probabilities of each example."""
-    names = np.array(data["class_names"], object)
-    for labels, p in zip(batch["labels"], rows["probabilities"], strict=True):
-      yield [";".join(names[labels > 0.5]), ";".join(names[p > 0.5]), *map(str, p)]
+  def predictions(self, class_names, batch, rows):
+    """Returns the columns labels, prediction and "p(NAME)", the probability of each class."""
+    names, p = np.array(class_names, object), rows["probabilities"]
+    classes = {"labels": batch["labels"] > 0.5, "prediction": p > 0.5}
+    columns = {head: [";".join(names[row]) for row in has] for head, has in classes.items()}
+    return columns | probability_columns(names, p)
 
 
 def summarize_multilabel(logits: np.ndarray, labels: np.ndarray) -> Figures:
@@ -179,7 +154,3 @@ def average_precision(scores: np.ndarray, known: np.ndarray) -> float | None:
   last = np.append(ordered[1:] != ordered[:-1], True)  # the last example of each threshold
   precision = hits[last] / (np.flatnonzero(last) + 1)
   return float((precision * np.diff(hits[last], prepend=0)).sum() / hits[-1])
-
-
-def _percent(value: float | None) -> str:
-  return "no examples" if value is None else f"{value:.2%}"

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import jax
@@ -12,9 +11,12 @@ import optax
 from ml_collections import ConfigDict
 
 from vitx.config.checks import Finite, Positive
+from vitx.config.fields import RunSettings
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, Examples, read_encoded
+from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification, resolve_images
+from vitx.tasks.figures import Figure
 
 LARGEST_SAMPLE = 5000  # training examples for the mean and standard deviation of the targets
 
@@ -34,10 +36,14 @@ class Regression(Classification):
   target_mean: float = 0.0
   target_std: float = 1.0
 
-  primary: ClassVar[str] = "mae"
-  mode: ClassVar[Literal["max", "min"]] = "min"
   targets: ClassVar[tuple[str, ...]] = ("target",)
-  needs_classes: ClassVar[bool] = False
+  answer: ClassVar[ArraySpec] = ArraySpec((), "float32")
+  figures = (
+    Figure("mae", "min", "{:.4g}", "mean absolute error", "MAE"),
+    Figure("rmse", "min", "{:.4g}", "root mean square", "RMSE"),
+    Figure("r2", None, "{:.4f}", "R²"),  # no schedule follows it: it may be undefined
+  )
+  predictions = Task.predictions
 
   @classmethod
   def resolve(cls, config, source):
@@ -56,24 +62,19 @@ class Regression(Classification):
     return info and dataclasses.replace(info, class_names=None)
 
   @classmethod
-  def answer_arrays(cls, classes):
-    """Returns the shape and dtype of `target`, float32 ()."""
-    return {"target": ArraySpec((), "float32")}
-
-  @classmethod
   def from_config(  # type: ignore[override]  # its losses are no losses of classes
     cls,
-    config: ConfigDict,
+    config: RunSettings,
     *,
     loss: Literal["squared", "huber"] = "squared",
     huber_delta: Positive = 1.0,
     target_mean: Finite | None = None,
     target_std: Positive | None = None,
   ) -> Self:
-    """Returns the task of a resolved config.
+    """Returns the task of resolved settings.
 
     Args:
-      config: The resolved config.
+      config: The resolved settings.
       loss: The loss: "squared" is the squared error, "huber" the Huber loss, on which far outliers
         have less effect.
       huber_delta: The error, in standard deviations, beyond which the Huber loss is linear.
@@ -81,13 +82,13 @@ class Regression(Classification):
       target_std: The unit of the output; None is the standard deviation of the training targets.
     """
     huber = functools.partial(optax.huber_loss, delta=huber_delta)
-    each = huber if loss == "huber" else optax.squared_error
+    losses = huber if loss == "huber" else optax.squared_error
     task = super().from_config(config)
     return dataclasses.replace(
       task,
       target_mean=0.0 if target_mean is None else target_mean,
       target_std=1.0 if target_std is None else target_std,
-      mean_loss=lambda outputs, targets: jnp.mean(each(outputs, targets)),
+      mean_loss=lambda outputs, targets: jnp.mean(losses(outputs, targets)),
     )
 
   def draw(self, batch, key):
@@ -119,39 +120,8 @@ class Regression(Classification):
       "r2": 1 - float(squared.sum() / spread.sum()) if np.ptp(target) else None,
     }
 
-  def describe(self, figures):
-    """Returns the mean absolute error, the root of the mean squared error, and R²."""
-    return f"MAE {figures['mae']:.4g}  RMSE {figures['rmse']:.4g}  R² {_show(figures['r2'])}"
-
-  def describe_step(self, metrics):
-    """Returns the mean absolute error on the augmented batches."""
-    return f"MAE {metrics['mae']:.4g}"
-
-  def table(self, figures, data):
-    """Returns the metrics in lines of text."""
-    return "\n".join(
-      [
-        f"  mean absolute error {figures['mae']:>9.4g}",
-        f"  root mean square    {figures['rmse']:>9.4g}",
-        f"  R²                  {_show(figures['r2']):>9}",
-      ]
-    )
-
-  def prediction_columns(self, data):
-    """Returns the headings "target" and "prediction"."""
-    return ["target", "prediction"]
-
-  def prediction_rows(self, data, batch, rows) -> Iterable[list[Any]]:
-    """Yields target and prediction of each example."""
-    for target, value in zip(batch["target"], rows["prediction"], strict=True):
-      yield [str(target), str(value)]
-
   def _normalize(self, targets: jax.Array) -> jax.Array:
     return (targets - self.target_mean) / self.target_std
-
-
-def _show(r2: float | None) -> str:
-  return "undefined" if r2 is None else f"{r2:.4f}"
 
 
 def _measure_targets(train: Examples) -> tuple[float, float]:

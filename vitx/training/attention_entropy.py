@@ -10,43 +10,44 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from ml_collections import ConfigDict
 
 from vitx.analysis.matrices import attention_entropies, expose_matrices
 from vitx.config.errors import ConfigError
+from vitx.config.fields import RunSettings, change
 from vitx.data.dataset import Examples, spread
 from vitx.models.stacked import unstack
+from vitx.runtime import evaluation, parallel
 from vitx.tasks import build_task
 from vitx.tasks.base import Batch, Figures
-from vitx.training import evaluation, parallel
+from vitx.tasks.settle import Settled
 
 Measure = Callable[[Any, Any], Figures]
 
 
-def check(config: ConfigDict, params: Any, model_state: Any, batch: Mapping[str, Any]) -> None:
+def check(settings: RunSettings, params: Any, model_state: Any, batch: Mapping[str, Any]) -> None:
   """Checks by shapes that the network has attention probabilities."""
-  sums = jax.eval_shape(_make_step(config, None), params, model_state, batch)
+  sums = jax.eval_shape(_make_step(settings, None), params, model_state, batch)
   if sums.keys() == {"count"}:
     raise ConfigError(
-      f"evaluation.attention_entropy={config.evaluation.attention_entropy}: the layers of this"
+      f"evaluation.attention_entropy={settings.evaluation.attention_entropy}: the layers of this"
       " network have no softmax over tokens. Set it to 0, or use a token mixer that has one."
     )
 
 
-def make_step(config: ConfigDict, what: str = "") -> Callable:
+def make_step(settings: RunSettings, what: str = "") -> Callable:
   """Returns a function that sums attention entropies over the examples of a batch on all devices.
 
   The function takes `(params, model_state, batch)`. It returns a dict with the sum of each layer's
   entropies, by name, and with the number of examples as `count`. If the config asks for no entropy,
   the dict is empty.
   """
-  if not config.evaluation.attention_entropy:
+  if not settings.evaluation.attention_entropy:
     return lambda *_: {}
-  return parallel.compile_once(_make_step(config, parallel.AXIS), what)
+  return parallel.compile_once(_make_step(settings, parallel.AXIS), what)
 
 
 def make_measure(
-  config: ConfigDict, step: Callable, examples: Callable[[str], Examples], state: Any
+  settled: Settled, step: Callable, examples: Callable[[str], Examples], state: Any
 ) -> Measure:
   """Returns a function that measures the attention entropy of each layer during training.
 
@@ -56,16 +57,16 @@ def make_measure(
   nothing is read or compiled, and the returned function returns {}.
 
   Args:
-    config: The resolved config, see `experiment.resolve`.
+    settled: The experiment, of which the settings and the task are read.
     step: The function that `make_step` returned.
     examples: A function that returns the examples of a role, such as "validation".
     state: A replicated training state, of which only the shapes matter.
   """
-  count = config.evaluation.attention_entropy
+  count = settled.settings.evaluation.attention_entropy
   if not count:
     return lambda params, model_state: {}
-  task, some = build_task(config), spread(examples("validation"), count)
-  (batch,) = evaluation.split_batches(config, task, some, len(some))
+  task, some = settled.task, spread(examples("validation"), count)
+  (batch,) = evaluation.split_batches(settled.settings, task, some, len(some))
   rows = parallel.split({name: batch[name] for name in (*task.element_spec, "mask")})
 
   def measure(params: Any, model_state: Any) -> Figures:
@@ -78,12 +79,9 @@ def make_measure(
   return measure
 
 
-def _make_step(config: ConfigDict, axis: str | None) -> Callable[[Any, Any, Batch], Any]:
+def _make_step(settings: RunSettings, axis: str | None) -> Callable[[Any, Any, Batch], Any]:
   """Returns a function that sums each layer's entropy over a batch, and counts the examples."""
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    config.model = expose_matrices(config.model)
-  task = build_task(config)
+  task = build_task(change(settings, {"model": expose_matrices(settings.model)}))
 
   def attention_entropy(params: Any, model_state: Any, batch: Batch) -> dict[str, jax.Array]:
     variables = {"params": unstack(params), **model_state}

@@ -11,16 +11,16 @@ from typing import Any
 import jax
 import numpy as np
 from clu import parameter_overview
-from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.checkpoints import tree
-from vitx.data.dataset import ROLES
+from vitx.config.fields import RunSettings
 from vitx.ops.implementation import Choice
 from vitx.ops.sparse.triton_attention import FAMILIES, find_obstacle
-from vitx.training import durations, parallel
-from vitx.training.experiment import Experiment, batch_shapes, evaluation_shapes
-from vitx.training.record.progress import Progress, announce
+from vitx.runtime import parallel
+from vitx.runtime.evaluation import evaluation_shapes
+from vitx.runtime.progress import Progress, announce
+from vitx.training.experiment import Experiment, batch_shapes
 from vitx.training.step import Step
 
 # The most FLOPs of a dispatch, unless the config sets `steps_per_dispatch`. A CPU takes a second or
@@ -81,11 +81,11 @@ def compile_steps(
     constants: The task's constants, such as the weights of a teacher, replicated.
     workdir: The directory that the run writes to; "" if it writes nothing.
   """
-  config = experiment.config
+  settings = experiment.settings
   flops = forward_flops(experiment)
-  steps = config.steps_per_dispatch or count_steps(3 * flops * config.batch_size)
+  steps = settings.steps_per_dispatch or count_steps(3 * flops * settings.batch_size)
   print(make_header(experiment, flops, steps, workdir), flush=True)
-  batch, options = blank_batch(experiment), choose_options(config)
+  batch, options = blank_batch(experiment), choose_options(settings)
   program = announce(
     "compiling",
     lambda: compile_program(experiment.step, state, constants, batch, steps, options=options),
@@ -97,10 +97,10 @@ def compile_steps(
   return program
 
 
-def choose_options(config: ConfigDict) -> dict[str, Any]:
-  """Returns the compiler options for a config's training steps."""
+def choose_options(settings: RunSettings) -> dict[str, Any]:
+  """Returns the compiler options for the training steps of a run."""
   backend = jax.default_backend()
-  if backend == "gpu" and config.deterministic:
+  if backend == "gpu" and settings.deterministic:
     return {"xla_gpu_deterministic_ops": True}
   return CPU_OPTIONS if backend == "cpu" else {}
 
@@ -144,45 +144,43 @@ def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) ->
     steps: The largest number of steps in one dispatch.
     workdir: The directory that the run writes to; "" if it writes nothing.
   """
-  config, info = experiment.config, experiment.source.info
-  examples = ", ".join(f"{len(experiment.examples.role(role)):,} {role}" for role in ROLES)
-  classes = "" if info.class_names is None else f", {len(info.class_names):,} classes"
+  settings = experiment.settings
   parameters = sum(x.size for x in jax.tree.leaves(experiment.shapes.params))
   ran = experiment.implementations().values()
   mixers = f"\ntoken mixers: {_count(ran)}" if ran else ""
   place = f"workdir: {workdir}\n" if workdir else ""
   return (
     f"{place}devices: {_count(device.device_kind for device in jax.devices())}\n"
-    f"data: {info.name}, examples {examples}{classes}\n"
-    f"steps: {experiment.total_steps:,} of {config.batch_size:,} examples,"
+    f"data: {experiment.examples.describe()}\n"
+    f"steps: {experiment.total_steps:,} of {settings.batch_size:,} examples,"
     f" {float(experiment.steps_per_epoch):,.1f} per epoch, up to {steps} in a dispatch\n"
-    f"model: {config.model.name}, {parameters:,} parameters,"
+    f"model: {settings.model.name}, {parameters:,} parameters,"
     f" {flops:,} FLOPs per example forward{mixers}{''.join(_find_warnings(experiment))}"
   )
 
 
 def _find_warnings(experiment: Experiment) -> Iterator[str]:
   """Yields warnings that the GPU lacks its attention kernel, or that the run is too short."""
-  config, total = experiment.config, experiment.total_steps
+  settings, total = experiment.settings, experiment.total_steps
   obstacle = find_obstacle()
   if obstacle and any(experiment.implementations(_name_kernels).values()):
     yield f"\nwarning: attention along patterns is slower than it could be: {obstacle}"
-  if total < FEW_STEPS and not config.init_from:
+  if total < FEW_STEPS and not settings.init_from:
     yield (
       f"\nwarning: {total:,} steps are too few to learn from random weights; lengthen"
-      f" duration={config.duration!r}, or lower batch_size={config.batch_size}"
+      f" duration={settings.duration!r}, or lower batch_size={settings.batch_size}"
     )
-  if durations.to_steps(config.log_every, experiment.steps_per_epoch, "log_every") > total:
+  if round(experiment.periods["log_every"]) > total:
     yield (
-      f"\nwarning: log_every={config.log_every!r} is longer than the run, which will log one line,"
-      ' at its end; set log_every="5%"'
+      f"\nwarning: log_every={settings.log_every!r} is longer than the run, which will log one"
+      ' line, at its end; set log_every="5%"'
     )
 
 
 def _name_kernels(choices: list[Choice]) -> str:
   """Returns the families of a mixer's ops that the GPU kernels could compute, joined by "+"."""
-  found = {each.family for each in choices if each.implementation == "kernelized"}
-  return "+".join(sorted(found & {*FAMILIES}))
+  families = {choice.family for choice in choices if choice.implementation == "kernelized"}
+  return "+".join(sorted(families & {*FAMILIES}))
 
 
 def _count(names: Iterable[str]) -> str:
@@ -202,7 +200,7 @@ def dry_run(experiment: Experiment) -> None:
   state, *_ = jax.block_until_ready(program(state, constants, batches, False))
   dispatches = 3
   steps = dispatches * program.steps
-  progress = Progress(step=0, total=steps, batch_size=experiment.config.batch_size, seconds=0.0)
+  progress = Progress(step=0, total=steps, batch_size=experiment.batch_size, seconds=0.0)
   for _ in range(dispatches):
     state, *_ = jax.block_until_ready(program(state, constants, batches, False))
   seconds = progress.seconds / steps
@@ -215,7 +213,7 @@ def dry_run(experiment: Experiment) -> None:
 
 def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
   """Returns zeros on the host in the shapes of this process's share of a training batch."""
-  rows = experiment.config.batch_size // jax.process_count()
+  rows = experiment.batch_size // jax.process_count()
   return tree.zeros(batch_shapes(experiment.task, rows))
 
 

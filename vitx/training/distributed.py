@@ -17,7 +17,7 @@ import jax
 from jax._src.lib import _jax  # for one function, see `_join`
 
 from vitx.config.errors import ConfigError
-from vitx.training.record.progress import announce
+from vitx.runtime.progress import announce
 
 # Variables in which the launcher of a job step, SLURM's srun or Open MPI, counts the processes.
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")

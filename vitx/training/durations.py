@@ -36,10 +36,7 @@ def to_steps(duration: str | int, steps_per_epoch: Number, field: str = "duratio
 
 
 def settle(
-  value: Any,
-  steps_per_epoch: Number,
-  total_steps: int | None = None,
-  field: str = "duration",
+  value: Any, steps_per_epoch: Number, total_steps: int | None = None, field: str = "duration"
 ) -> Any:
   """Converts a duration that has bounds, or that is a share of the run, to plain steps.
 
@@ -73,14 +70,10 @@ def settle(
   return f"{max(1, round(steps)) if steps else 0} steps"
 
 
-def is_due(step: int, every: str | int, steps_per_epoch: Number, field: str = "every") -> bool:
-  """Returns whether an event that recurs with the period `every` is due after `step` steps.
-
-  Event k = 1, 2, ... is due after `to_steps(k * every)` steps, and none after 0 steps. Events that
-  are less than a step apart may share a step.
+def to_period(every: str | int, steps_per_epoch: Number, field: str) -> Fraction:
+  """Returns the exact number of steps between two events, which is above zero.
 
   Args:
-    step: The number of steps done.
     every: The duration between two events.
     steps_per_epoch: The number of examples divided by the batch size.
     field: The name of the config field, for the error message.
@@ -88,6 +81,15 @@ def is_due(step: int, every: str | int, steps_per_epoch: Number, field: str = "e
   period = _period(every, steps_per_epoch, field)
   if period == 0:
     raise ConfigError(f'{field}={every!r} must be longer than zero, such as "1 epochs".')
+  return period
+
+
+def is_due(step: int, period: Fraction) -> bool:
+  """Returns whether an event that recurs every `period` steps is due after `step` steps.
+
+  Event k = 1, 2, ... is due after k * `period` steps, rounded, and none after 0 steps. Events that
+  are less than a step apart may share a step.
+  """
   # If any event rounds to this step, the event nearest to it does.
   event = round(step / period)
   return step > 0 and event > 0 and round(event * period) == step

@@ -1,41 +1,15 @@
-"""Handles the early end of a run: by a signal, a loss that is not finite, or too little memory."""
+"""Ends a run whose loss is not finite, or for which the memory is too small."""
 
 import contextlib
-import contextvars
 import math
-import os
-import signal
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 
 from vitx.config.errors import UserError
+from vitx.config.fields import RunSettings
 from vitx.config.registry import fields_of
-
-# EX_TEMPFAIL of sysexits.h: everything is saved, and the same command continues the run.
-EXIT_INTERRUPTED = 75
-POLL = 0.1  # seconds between two checks for a signal during work in a thread
-AGAIN = 1.0  # seconds after which another signal is a second one, and not the first sent twice
-# The signals that ask a run to end. Batch systems send SIGUSR1 or SIGUSR2 before a job's time ends.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
-T = TypeVar("T")
-_current: contextvars.ContextVar["StopRequest | None"] = contextvars.ContextVar(
-  "request", default=None
-)
-LEFT_ALONE = "vitx work that a signal may break off"  # the name of threads of `StopRequest.run`
-_received: list[int] = []  # the signals that `StopRequest` handled in this process
-
-
-class Interrupted(BaseException):
-  """The exception that ends a run after a signal, at a place where no work is half done.
-
-  It is a `BaseException`, because code that reads damaged files catches every `Exception`.
-  """
 
 
 class NonFiniteError(UserError, ArithmeticError):
@@ -48,138 +22,6 @@ class OutOfMemoryError(UserError, RuntimeError):
 
 class TrackingError(UserError, RuntimeError):
   """A tracker of metrics cannot be reached, or does not work."""
-
-
-class StopRequest:
-  """A context manager in which each of `SIGNALS` ends a run after the steps in progress.
-
-  The first signal only sets a flag, which the training loop reads. During long work, such as an
-  evaluation, the methods `check`, `watch`, `run` and `breakable` raise Interrupted after the
-  signal. With several processes these methods do not raise, since the other processes would wait
-  for this one; instead, the next training step passes the signal on to them.
-
-  A second signal ends the process at once, if it comes at least `AGAIN` seconds after the first. An
-  earlier one is ignored, even after the `with` block, because schedulers deliver one signal twice.
-  """
-
-  def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-    """Begins without a signal; `clock` returns the time in seconds."""
-    self.received: signal.Signals | None = None
-    self._clock, self._since = clock, 0.0
-    self._before: dict[signal.Signals, Any] = {}
-    self._is_breakable = False
-
-  def __enter__(self) -> "StopRequest":
-    self._token = _current.set(self)
-    # Python lets only the main thread set handlers.
-    if threading.current_thread() is threading.main_thread():
-      for number in SIGNALS:
-        self._before[number] = signal.signal(number, self._handle)
-    return self
-
-  def __exit__(self, *exception: object) -> None:
-    if self.received is None:  # otherwise the signal may come again before the process ends
-      self._restore()
-    _current.reset(self._token)
-
-  def is_received(self) -> bool:
-    """Returns whether a signal has come to this process."""
-    return self.received is not None
-
-  def check(self) -> None:
-    """Raises Interrupted if a signal has come."""
-    if self.received is not None and jax.process_count() == 1:
-      raise Interrupted
-
-  def watch(self, batches: Iterable[T]) -> Iterator[T]:
-    """Yields the given batches; raises Interrupted before the next one once a signal has come."""
-    for batch in batches:
-      self.check()
-      yield batch
-
-  @contextlib.contextmanager
-  def breakable(self) -> Iterator[None]:
-    """Lets a signal raise Interrupted anywhere in a `with` block.
-
-    The block must change nothing that lasts, such as a file. It is meant for the tracing of
-    functions, which takes minutes for deep networks.
-    """
-    self.check()
-    self._is_breakable = True
-    try:
-      yield
-    finally:
-      self._is_breakable = False
-
-  def run(self, work: Callable[[], T]) -> T:
-    """Calls `work` in another thread, which is abandoned by Interrupted as soon as a signal comes.
-
-    Python handles signals only in the main thread and between two Python instructions, and XLA's
-    compiler may take minutes to return. See `leave`.
-    """
-    self.check()
-    if not self._before:  # there is no handler for signals
-      return work()
-    result: Future[T] = Future()
-    context = contextvars.copy_context()
-
-    def body() -> None:
-      try:
-        result.set_result(context.run(work))
-      except BaseException as error:
-        result.set_exception(error)
-
-    threading.Thread(target=body, daemon=True, name=LEFT_ALONE).start()
-    while True:
-      with contextlib.suppress(TimeoutError):
-        return result.result(POLL)
-      if result.done():  # it ended just now, or raised a TimeoutError itself
-        return result.result()
-      self.check()
-
-  def _handle(self, number: int, frame: object) -> None:
-    if self.received is not None:
-      if self._clock() - self._since >= AGAIN:
-        self._restore()
-        signal.raise_signal(number)
-      return
-    self._since, self.received = self._clock(), signal.Signals(number)
-    _received.append(number)
-    print(
-      f"\n{self.received.name}: the run saves its state after the steps in progress and ends;"
-      " a second signal ends it at once",
-      flush=True,
-    )
-    if self._is_breakable:
-      self.check()
-
-  def _restore(self) -> None:
-    for number, handler in self._before.items():
-      signal.signal(number, handler)
-    self._before = {}
-
-
-def run_breakable(work: Callable[[], T]) -> T:
-  """Calls `work` and returns its result, by `StopRequest.run` if a `StopRequest` is active."""
-  request = _current.get()
-  return work() if request is None else request.run(work)
-
-
-def count_received() -> int:
-  """Returns the number of signals so far that asked a run of this process to end."""
-  return len(_received)
-
-
-def leave(status: int) -> int:
-  """Returns the given exit status, unless an abandoned thread runs: then it ends the process.
-
-  A normal end of the interpreter would crash, since it would destroy XLA while the thread uses it.
-  """
-  if any(thread.name == LEFT_ALONE for thread in threading.enumerate()):
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-  return status
 
 
 def check_finite(
@@ -203,12 +45,14 @@ def check_finite(
 
 
 @contextlib.contextmanager
-def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") -> Iterator[None]:
+def explain_out_of_memory(
+  settings: RunSettings, tokens: Callable[[], int | None], workdir: str = ""
+) -> Iterator[None]:
   """Replaces XLA's out-of-memory error in a `with` block by an OutOfMemoryError with advice.
 
   Args:
-    config: The run's config.
-    tokens: The number of tokens of an example; None if it is unknown.
+    settings: The run's settings.
+    tokens: A function that returns the number of tokens of an example; None if it is unknown.
     workdir: The workdir, whose `config.json` the advice names; "" if the run has no workdir.
   """
   try:
@@ -216,11 +60,11 @@ def explain_out_of_memory(config: Any, tokens: int | None, workdir: str = "") ->
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    name = fields_of(config.model.get("token_mixer", {})).get("name", "default")
+    name = fields_of(settings.model.get("token_mixer", {})).get("name", "default")
     written = f"{workdir.rstrip('/')}/config.json" if workdir else "CONFIG"
     raise OutOfMemoryError(
-      f"out of memory: batch_size={config.batch_size} over {jax.device_count()} devices,"
-      f" grad_accum_steps={config.grad_accum_steps}, {tokens or '?'} tokens per example,"
+      f"out of memory: batch_size={settings.batch_size} over {jax.device_count()} devices,"
+      f" grad_accum_steps={settings.grad_accum_steps}, {tokens() or '?'} tokens per example,"
       f" token_mixer={name}. `vitx plan --config {written}` names the largest batch that fits, and"
       f" what saves memory.\n{str(error).splitlines()[0]}"
     ) from error

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from vitx.training import parallel
+from vitx.runtime import parallel
 
 LIMIT = 2  # unbounded dispatch deadlocks XLA's collectives between virtual CPU devices
 
@@ -54,6 +54,6 @@ class InFlight:
       values, measured, stop = parallel.unreplicate((metrics, measured, stop))
       last = {name: value.tolist() for name, value in measured.items()} | dict(more)
       for i, step in enumerate(steps):
-        own = {name: value[i].tolist() for name, value in values.items()}
-        self._finish(step, own, last if step == steps[-1] else {})
+        step_metrics = {name: value[i].tolist() for name, value in values.items()}
+        self._finish(step, step_metrics, last if step == steps[-1] else {})
       self.stop |= bool(stop)

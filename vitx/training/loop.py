@@ -6,24 +6,20 @@ nor saves k again. All randomness is a function of (seed, step), so nothing else
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
-from ml_collections import ConfigDict
 
 from vitx.checkpoints import workdir as wd
-from vitx.data.readable import listing_all
 from vitx.ops.implementation import choosing_by
-from vitx.training import cache, compilation, parallel, resident
+from vitx.runtime import cache, parallel
+from vitx.runtime.signals import Interrupted, StopRequest
+from vitx.training import compilation
 from vitx.training.attention_entropy import make_measure
 from vitx.training.experiment import make_experiment
-from vitx.training.failures import (
-  Interrupted,
-  StopRequest,
-  check_finite,
-  explain_out_of_memory,
-)
+from vitx.training.failures import check_finite, explain_out_of_memory
 from vitx.training.in_flight import LIMIT, InFlight
 from vitx.training.record import provenance
 from vitx.training.restore import check_beginning
@@ -55,7 +51,7 @@ class Result:
   test: dict[str, Any] | None = None
 
 
-def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> Result:
+def train(config: Mapping[str, Any], workdir: str | Path, *, dry_run: bool = False) -> Result:
   """Trains a config in a workdir, or continues the run that is saved there.
 
   The config of a teacher, or of the run in `init_from`, may name Python code, which is imported
@@ -75,11 +71,11 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
   with choosing_by(provenance.choose_rule(workdir)), StopRequest() as request:
     try:
       with request.breakable():
-        names = wd.find_class_names(workdir)
-        experiment = make_experiment(config, is_trial=dry_run, class_names=names)
+        recorded = wd.find_data(workdir)
+        experiment = make_experiment(config, is_trial=dry_run, recorded=recorded)
         check_beginning(experiment, workdir, writes=not dry_run)
       place = "" if dry_run else workdir
-      with explain_out_of_memory(experiment.config, experiment.tokens(), place):
+      with explain_out_of_memory(experiment.settings, experiment.tokens, place):
         if not dry_run:
           with open_run(experiment, workdir, request) as run:
             return _train(run)
@@ -94,7 +90,7 @@ def train(config: ConfigDict, workdir: str | Path, *, dry_run: bool = False) -> 
 def _train(run: Run) -> Result:
   """Evaluates, saves and steps, in this order, until the run ends or a process gets a signal."""
   experiment, recorder, request, start = run.experiment, run.recorder, run.request, run.start
-  config, total, step = experiment.config, experiment.total_steps, start.step
+  total, step = experiment.total_steps, start.step
   state = experiment.replicate(start.state)
   constants = parallel.replicate(experiment.constants)
   examples = functools.cache(experiment.load_examples)
@@ -108,29 +104,28 @@ def _train(run: Run) -> Result:
     recorder.count_step(step, metrics, figures)
 
   def is_end(step: int) -> bool:  # a lowered `stop_after` may end the run before `step`
-    return step >= total or recorder.record.is_over(config.evaluation.stop_early)
+    return step >= total or recorder.record.is_over(experiment.stop_early)
 
   in_flight = InFlight(finish)
   if not is_end(step) or not start.is_evaluated:
     # The data are opened before compiling, so that an unreadable example is reported at once.
-    everything = experiment.source.all_roles()
-    with request.breakable(), listing_all(everything, config.data.threads):
-      iterate, fill = resident.open_feed(experiment.batches(), config.data.device)
+    with request.breakable(), experiment.listing():
+      iterate, fill = experiment.open_feed()
       for role in ("validation", "test"):
         examples(role)
       program = compilation.compile_steps(experiment, state, constants, run.workdir)
       program = dataclasses.replace(program, fill=fill)
-      measure = make_measure(config, entropy_program, examples, state)
+      measure = make_measure(experiment, entropy_program, examples, state)
     recorder.progress.begin()
     stream = recorder.progress.timed(iterate(step, total))
     while True:
       is_new = step > start.step or not start.is_evaluated
-      if is_new and (is_end(step) or experiment.is_due(step, config.evaluation.every)):
+      if is_new and (is_end(step) or experiment.is_due(step, "evaluation.every")):
         in_flight.wait()
         state = validate(run, evaluate, state, step)
       is_last = is_end(step)
       is_best = recorder.record.best_step == step
-      is_due = experiment.is_due(step, config.checkpoint.every)
+      is_due = experiment.is_due(step, "checkpoint.every")
       if is_new and (is_last or is_best or is_due or in_flight.stop):
         in_flight.wait()
         run.save(step, state)
@@ -152,6 +147,6 @@ def _train(run: Run) -> Result:
   if step < total:
     recorder.progress.message(
       f"step {step}: {recorder.record.waited} evaluations in a row brought no better"
-      f" {experiment.task.primary}; the run ends early (evaluation.stop_early)"
+      f" {experiment.task.figures[0].name}; the run ends early (evaluation.stop_early)"
     )
   return Result(run.workdir, step, True, test_best(run, evaluate, state, step))

@@ -17,11 +17,15 @@ from ml_collections import ConfigDict
 from vitx.checkpoints import workdir as wd
 from vitx.config import fields, registry
 from vitx.config.errors import ConfigError, listing, naming
+from vitx.config.fields import RunSettings
 from vitx.models import resolve_model
-from vitx.training import durations, loop, parallel, teacher
+from vitx.runtime import parallel
+from vitx.runtime.signals import count_received
+from vitx.runtime.weights import check_teacher
+from vitx.tasks import settle
+from vitx.training import durations, loop
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment, halve_batch, make_experiment
-from vitx.training.failures import count_received
 from vitx.training.loop import Result
 from vitx.training.record import provenance
 from vitx.training.restore import check_phase, check_source
@@ -29,7 +33,6 @@ from vitx.training.restore import check_phase, check_source
 PREFIX = "phase:"  # precedes a phase's name in a field that also takes a workdir or a file
 # The fields that decide where a run ends.
 ENDS = ("stop_after", "duration", "evaluation.stop_early")
-MIX = ("mixup", "cutmix")  # operations on pairs of images, which lie on one device
 
 
 def train(
@@ -80,7 +83,7 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
   for (name, phase), run, experiment in zip(phases.items(), runs, experiments, strict=True):
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in runs:
-      phase.init_from = ""  # a dry run has no such weights, and needs none
+      phase = fields.change(phase, {"init_from": ""})  # a dry run needs no such weights
     result = loop.train(phase, run, dry_run=dry_run)
     # A signal may have come at the end of a phase, too late to break it off.
     is_stopped = name != list(phases)[-1] and count_received() > before
@@ -100,47 +103,40 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
 def _check_beginnings(experiments: Mapping[str, Experiment], dry_run: bool) -> None:
   """Checks before training that each phase will be able to begin when its turn comes."""
   for run, experiment in experiments.items():
-    config, source = experiment.config, experiment.task.teacher
+    settings, source = experiment.settings, experiment.task.teacher
     with naming(f"phases.{run.rpartition('/')[2]}"):
-      if config.init_from in experiments:
-        check_phase(experiment, experiments[config.init_from])
+      if (before := experiments.get(settings.init_from or "")) is not None:
+        check_phase(experiment, before)
       else:
         check_source(experiment, run, writes=not dry_run)
       if not dry_run:
         fixed = ENDS if _has_successor(run, experiments) else ()
-        provenance.check_same_run(run, config, experiment.source.info.fingerprint, fixed)
+        provenance.check_same_run(run, settings, experiment.source.info.fingerprint, fixed)
       if source is not None:
-        teacher.check(source, config, experiments.get(source.source))
+        check_teacher(source, settings, experiments.get(source.source))
 
 
 def _ends_run(config: ConfigDict, name: str, experiment: Experiment) -> bool:
   """Returns whether a phase is stopped early by a `stop_after` that is set for the whole run."""
-  whole = durations.to_steps(experiment.config.duration, experiment.steps_per_epoch)
+  whole = durations.to_steps(experiment.settings.duration, experiment.steps_per_epoch)
   return "stop_after" not in config.phases[name] and experiment.total_steps < whole
 
 
 def _has_successor(run: str, experiments: Mapping[str, Experiment]) -> bool:
   """Returns whether a later phase has trained from a phase that would now train further."""
   return max(wd.list_steps(run), default=0) < experiments[run].total_steps and any(
-    run in (later.config.init_from, later.config.task.get("teacher")) and wd.list_steps(place)
+    run in (later.settings.init_from, later.settings.task.get("teacher")) and wd.list_steps(place)
     for place, later in experiments.items()
   )
 
 
-def use_cores(configs: Iterable[ConfigDict]) -> None:
+def use_cores(configs: Iterable[Mapping[str, Any]]) -> None:
   """Splits a CPU into as many devices as suit the batches of all runs, see `parallel.use_cores`."""
-  runs: list[ConfigDict] = []
+  runs: list[RunSettings] = []
   for config in configs:
-    if config.get("phases"):
-      runs += split_phases(config, "").values()  # it has checked every phase
-    else:
-      fields.check_config(config)
-      runs.append(config)
-  mixes = any(
-    fields.find(run, f"augment.{name}") not in (fields.MISSING, 0) for run in runs for name in MIX
-  )
+    runs += split_phases(config, "").values() if config.get("phases") else [settle.read(config)]
   batches = [halve_batch(run, 0) // run.grad_accum_steps for run in runs]
-  parallel.use_cores(batches, multiple=2 if mixes else 1)
+  parallel.use_cores(batches, multiple=max(map(settle.count_together, runs), default=1))
 
 
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
@@ -158,24 +154,24 @@ def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
   return experiments
 
 
-def split_phases(config: ConfigDict, workdir: str) -> dict[str, ConfigDict]:
-  """Returns the config of each phase of a run, by its name, in the order in which they run."""
-  phases: dict[str, ConfigDict] = {}
+def split_phases(config: ConfigDict, workdir: str) -> dict[str, RunSettings]:
+  """Returns the settings of each phase of a run, by its name, in the order in which they run."""
+  phases: dict[str, RunSettings] = {}
   for name in sorted(config.get("phases") or ()):
     changes = config.phases[name]
     phase = config.copy_and_resolve_references()
     with phase.unlocked():
       phase.phases = ConfigDict()
       _change(phase, changes, f"phases.{name}")
-      fields.set_groups(phase)
-      with naming(f"phases.{name}"):
-        fields.check_config(phase)
-      if phases and "init_from" not in changes:
-        phase.init_from = PREFIX + next(reversed(phases))
-      phase.init_from = _locate(phase.init_from or "", "init_from", name, phases, workdir)
-      if phase.task.get("teacher"):
-        _share_teacher(phase.task, name, phases, workdir)
-    phases[name] = phase
+    with naming(f"phases.{name}"):
+      settings = settle.read(phase)
+    is_successor = phases and "init_from" not in changes
+    source = PREFIX + next(reversed(phases)) if is_successor else settings.init_from or ""
+    source = _locate(source, "init_from", name, phases, workdir)
+    settings = fields.change(settings, {"init_from": source})
+    if settings.task.get("teacher"):
+      settings = _share_teacher(settings, name, phases, workdir)
+    phases[name] = settings
   return phases
 
 
@@ -203,21 +199,21 @@ def _change(config: ConfigDict, changes: Mapping[str, Any], where: str) -> None:
 
 
 def _share_teacher(
-  task: ConfigDict, name: str, phases: Mapping[str, ConfigDict], workdir: str
-) -> None:
+  settings: RunSettings, name: str, phases: Mapping[str, RunSettings], workdir: str
+) -> RunSettings:
   """Replaces a teacher "phase:NAME" by that phase's workdir, and adds the config of its network."""
-  if task.teacher.startswith(PREFIX) and task.get("teacher_model") is None:
-    other = task.teacher.removeprefix(PREFIX)
-    if other in phases:
-      before = phases[other]
-      with naming(f"phases.{other}"):  # the teacher keeps the random graphs of its training
-        model = resolve_model(before.model, seed=fields.seed_of(before, "graph_seed"))
-      task.teacher_model = ConfigDict(model)
-  task.teacher = _locate(task.teacher, "task.teacher", name, phases, workdir)
+  source = settings.task.teacher
+  changes: dict[str, Any] = {"task.teacher": _locate(source, "task.teacher", name, phases, workdir)}
+  if source.startswith(PREFIX) and settings.task.get("teacher_model") is None:
+    other = source.removeprefix(PREFIX)
+    with naming(f"phases.{other}"):  # the teacher keeps the random graphs of its training
+      seed = fields.seed_of(phases[other], "graph_seed")
+      changes["task.teacher_model"] = resolve_model(phases[other].model, seed=seed)
+  return fields.change(settings, changes)
 
 
 def _locate(
-  source: str, field: str, name: str, phases: Mapping[str, ConfigDict], workdir: str
+  source: str, field: str, name: str, phases: Mapping[str, RunSettings], workdir: str
 ) -> str:
   """Returns the workdir of the phase in "phase:NAME"; any other source is returned unchanged."""
   if not source.startswith(PREFIX):

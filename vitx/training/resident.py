@@ -9,15 +9,14 @@ import jax.numpy as jnp
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import Example
 from vitx.data.stream import HostBatch
-from vitx.training import parallel
+from vitx.runtime import parallel
 
 # The share of a device's memory that examples may take if `data.device` is "auto".
 SHARE = 0.1
+Feed = tuple[Callable[[int, int], Iterator[HostBatch]], Callable[[Any], Any] | None]
 
 
-def open_feed(
-  batches: TrainBatches, device: str
-) -> tuple[Callable[[int, int], Iterator[HostBatch]], Callable[[Any], Any] | None]:
+def open_feed(batches: TrainBatches, device: str) -> Feed:
   """Chooses whether the host sends the training batches, or the devices make them.
 
   If the devices make the batches, all examples are copied to each device, and the host sends only
@@ -49,7 +48,7 @@ def _fits(arrays: Example) -> bool:
     return False
   memories = [device.memory_stats() or {} for device in jax.local_devices()]
   size = sum(array.nbytes for array in arrays.values())
-  return size <= SHARE * min(each.get("bytes_limit", 0) for each in memories)
+  return size <= SHARE * min(memory.get("bytes_limit", 0) for memory in memories)
 
 
 def _gather(examples: Any, indices: Any) -> dict[str, jax.Array]:

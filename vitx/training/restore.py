@@ -7,18 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.checkpoints import tree
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.store import CheckpointStore
-from vitx.data.class_names import find_in_weights
-from vitx.data.dataset import DatasetInfo
-from vitx.interop.init_from import Fit, check_run, initial_variables
+from vitx.interop.init_from import check_run, initial_variables
 from vitx.interop.init_from import check_source as check_weights
-from vitx.tasks.base import Task
+from vitx.runtime.environment import describe_data, describe_environment
+from vitx.runtime.weights import make_fit
+from vitx.tasks.base import find_layout
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment
 from vitx.training.record import provenance
@@ -47,13 +46,13 @@ def check_beginning(experiment: Experiment, workdir: str, *, writes: bool) -> No
 
   With `writes=False`, as for a dry run, the workdir is not read.
   """
-  config = experiment.config
+  settings = experiment.settings
   check_source(experiment, workdir, writes=writes)
   if writes:
-    provenance.check_same_run(workdir, config, experiment.source.info.fingerprint)
+    provenance.check_same_run(workdir, settings, experiment.source.info.fingerprint)
     if wd.list_steps(workdir):
-      provenance.check_same_data(workdir, provenance.describe_data(experiment.source, config.data))
-    wd.check_place(workdir, cost.tree_bytes(experiment.shapes), config.checkpoint.keep)
+      provenance.check_same_data(workdir, describe_data(experiment.source, settings.data))
+    wd.check_place(workdir, cost.tree_bytes(experiment.shapes), settings.checkpoint.keep)
 
 
 def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
@@ -61,8 +60,7 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
 
   With `writes=False`, as for a dry run, checkpoints in the workdir do not count.
   """
-  config = experiment.config
-  if config.init_from and not (writes and wd.list_steps(workdir)):
+  if experiment.settings.init_from and not (writes and wd.list_steps(workdir)):
     # This check comes before any write; the weights are read later, when there is a state to fill.
     _use_weights(check_weights, experiment, experiment.named_shapes())
 
@@ -71,8 +69,8 @@ def check_phase(experiment: Experiment, before: Experiment) -> None:
   """Checks that a phase can begin with the weights of another phase, which is not trained yet."""
   state = before.named_shapes()
   variables = tree.zeros({"params": state.params, **state.model_state})
-  data = provenance.describe_data(before.source, before.config.data)
-  loaded = Loaded(before.task, variables, before.config, data, step=0, workdir="")
+  data = describe_data(before.source, before.settings.data)
+  loaded = Loaded(before.settings, before.task, variables, data, step=0, workdir="")
   _use_weights(functools.partial(check_run, loaded), experiment, experiment.named_shapes())
 
 
@@ -90,7 +88,7 @@ def begin(
     store: The run's checkpoints.
     initialize: A function that compiles a program, and returns the state of a new run on the host.
   """
-  config, record, start = experiment.config, Record(), 0
+  settings, record, start = experiment.settings, Record(), 0
   target = experiment.named_shapes()
   restored = store.restore_latest(target)
   if restored is not None:
@@ -101,14 +99,14 @@ def begin(
     print(f"resuming {workdir} at step {start}", flush=True)
   else:
     state = initialize()
-  if restored is None and config.init_from:
+  if restored is None and settings.init_from:
     params, model_state = _use_weights(initial_variables, experiment, state)
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
     state = state.replace(params=params, model_state=model_state, ema=ema)
   if is_writer():
-    wd.write_json(workdir, "config.json", wd.to_plain(config))
-    data = provenance.describe_data(experiment.source, config.data)
-    environment = provenance.environment(data, experiment.implementations())
+    wd.write_json(workdir, "config.json", wd.to_plain(settings))
+    data = describe_data(experiment.source, settings.data)
+    environment = describe_environment(data, experiment.implementations())
     wd.write_json(workdir, wd.ENVIRONMENT, environment)
   is_evaluated, record.is_evaluated = record.is_evaluated, True
   return Beginning(state, start, record, is_evaluated)
@@ -116,18 +114,6 @@ def begin(
 
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
   """Calls a function that fits the weights of `init_from` to a run's state, or checks the fit."""
-  config, layout = experiment.config, experiment.task.token_layout()
-  fit = make_fit(experiment.task, config, experiment.source.info)
-  return function(config.init_from, state.params, state.model_state, layout, fit)
-
-
-def make_fit(task: Task, config: ConfigDict, info: DatasetInfo) -> Fit:
-  """Returns the conditions under which a run begins with the weights of `init_from`."""
-  find = functools.partial(find_in_weights, info, config.init_from)
-  return Fit(
-    allowed=config.init_from_except,
-    network=task.model,
-    match_classes=None if info.class_names is None else find,
-    config=config,
-    fingerprint=info.fingerprint,
-  )
+  settings, layout = experiment.settings, find_layout(experiment.task)
+  fit = make_fit(experiment.task, settings, experiment.source.info)
+  return function(settings.init_from, state.params, state.model_state, layout, fit)

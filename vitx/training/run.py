@@ -8,11 +8,11 @@ from typing import Any
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.store import CheckpointStore
+from vitx.runtime.progress import SOON, announce
+from vitx.runtime.signals import StopRequest
 from vitx.training.distributed import end_on_failure, is_writer
 from vitx.training.experiment import Experiment
-from vitx.training.failures import StopRequest
 from vitx.training.record.console import keep_log
-from vitx.training.record.progress import SOON, announce
 from vitx.training.record.recorder import Recorder
 from vitx.training.restore import Beginning, begin
 
@@ -70,7 +70,6 @@ def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iter
     WorkdirInUseError: Another training holds the workdir.
     Interrupted: A signal came before the run had begun.
   """
-  keep = experiment.config.checkpoint.keep
 
   def initialize() -> Any:
     with request.breakable():
@@ -79,16 +78,11 @@ def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iter
   with (
     lock.hold(workdir) as own_lock,
     keep_log(workdir, write=is_writer()),
-    CheckpointStore(wd.locate_checkpoints(workdir), keep=keep) as store,
+    CheckpointStore(wd.locate_checkpoints(workdir), keep=experiment.keep) as store,
   ):
     start = begin(experiment, workdir, store, initialize)
     recorder = Recorder(
-      experiment,
-      workdir,
-      start.record,
-      start=start.step,
-      write=is_writer(),
-      guard=own_lock.check,
+      experiment, workdir, start.record, start=start.step, write=is_writer(), guard=own_lock.check
     )
     with contextlib.closing(recorder), end_on_failure():
       yield Run(experiment, workdir, own_lock, request, store, recorder, start)

@@ -17,7 +17,7 @@ from vitx.config.fields import RunSettings
 from vitx.models import frozen, logged
 from vitx.models.stacked import stack
 from vitx.ops import replicas
-from vitx.tasks.base import Batch, Task
+from vitx.tasks.base import Batch, Task, init_variables
 from vitx.training.parameters import map_named, parameter_names
 
 GROWTH_INTERVAL = 2000  # steps without an overflow after which a loss scale is doubled
@@ -112,9 +112,9 @@ class Step:
   logged: tuple[str, ...] = ()
   axis: str | None = None
 
-  def init(self, key: jax.Array, batch: Batch) -> TrainState:
-    """Returns the state before the first step, which depends on `key` and shapes only."""
-    return self.begin(self.task.init(key, batch))
+  def init(self, key: jax.Array) -> TrainState:
+    """Returns the state before the first step."""
+    return self.begin(init_variables(self.task, key))
 
   def begin(self, variables: Mapping[str, Any]) -> TrainState:
     """Returns the state before the first step, given a model's variables with unstacked layers."""
@@ -273,30 +273,3 @@ class Step:
 def all_finite(tree: Any) -> jax.Array:
   """Returns whether every entry of every leaf is finite, as a boolean scalar."""
   return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
-
-
-def evaluation_step(task: Task, axis: str | None = None) -> Callable:
-  """Returns the function that evaluates one batch for a task; it runs on every device.
-
-  The function takes `(params, model_state, constants, batch)` and returns the results of
-  `Task.evaluate`, with sums over all devices. The dict `gathered` has the arrays of all devices in
-  the order of the batch, and its `mask`; it is empty if the task gathers nothing.
-
-  Args:
-    task: The task, which gives the sums and rows of one device's share.
-    axis: The name of the device axis over which sums are taken; None on one device.
-  """
-
-  def evaluate(
-    params: Any, model_state: Any, constants: Any, batch: Batch
-  ) -> dict[str, dict[str, jax.Array]]:
-    result = task.evaluate(params, model_state, constants, batch)
-    gathered = result.get("gathered", {})
-    if gathered:
-      gathered = {**gathered, "mask": batch["mask"]}
-    if axis:
-      gathered = jax.lax.all_gather(gathered, axis, tiled=True)
-      result = result | {"sums": jax.lax.psum(result["sums"], axis)}
-    return result | {"gathered": gathered}
-
-  return evaluate

@@ -1,7 +1,7 @@
 """Trains or runs the network of a config on noise, to measure its time, memory and FLOPs.
 
-No data are read. A completed config is a config that `complete_config` returned: the fields that
-follow from its data set are set.
+No data are read. The functions take the settings that `complete_config` returned, in which the
+fields that follow from the data set are set.
 """
 
 import dataclasses
@@ -12,48 +12,39 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from ml_collections import ConfigDict
 
 from vitx.analysis import cost
 from vitx.analysis.shapes import variable_shapes
-from vitx.data.sources import find_info, make_up_statistics
+from vitx.config.fields import RunSettings
 from vitx.models import initialize
-from vitx.tasks import build_task, task_class
-from vitx.training import compilation, parallel
-from vitx.training.experiment import batch_shapes, make_step, resolve
-from vitx.training.step import TrainState
-from vitx.training.teacher import blank_constants
+from vitx.runtime import parallel
+from vitx.runtime.weights import blank_constants
+from vitx.tasks import build_task
+from vitx.training import compilation
+from vitx.training.experiment import batch_shapes, make_step
+from vitx.training.step import Step, TrainState
 
 
-def complete_config(config: ConfigDict) -> ConfigDict:
-  """Returns a config in which the fields that follow from its data set are set.
-
-  One of these fields is the number of classes. The data sets of TFDS and of vitx are known by their
-  names. Any other data set is opened, unless the config describes it. The means and deviations of
-  the pixels are made up, since no cost depends on them.
-  """
-  info = task_class(config.task).state_info(config) or find_info(config.data)
-  config = config.copy_and_resolve_references()
-  with config.unlocked():
-    make_up_statistics(config.data, info)
-  return resolve(config, info)
+def _make_step(settings: RunSettings) -> tuple[Step, TrainState]:
+  """Returns a training step with a schedule as cheap as any other, and the shapes of its state."""
+  return make_step(settings, build_task(settings), schedule=jnp.ones_like)
 
 
-def make_training_step(config: ConfigDict) -> tuple[Callable, TrainState, dict[str, Any]]:
-  """Returns a completed config's step `(state, batch) -> (state, metrics)` and its shapes."""
-  step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
+def make_training_step(settings: RunSettings) -> tuple[Callable, TrainState, dict[str, Any]]:
+  """Returns the settings' step `(state, batch) -> (state, metrics)` and its shapes."""
+  step, state = _make_step(settings)
   constants = step.task.constants() | blank_constants(step.task)
 
   def train(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict]:
     return step.train(state, constants, batch, jnp.int32(0))[:2]
 
-  return train, state, batch_shapes(step.task, config.batch_size)
+  return train, state, batch_shapes(step.task, settings.batch_size)
 
 
-def begin(config: ConfigDict) -> TrainState:
-  """Returns the state before the first training step of a config from `complete_config`."""
-  step, _ = make_step(config, schedule=jnp.ones_like)
-  return jax.jit(step.init)(jax.random.key(0), draw(batch_shapes(step.task, 1)))
+def begin(settings: RunSettings) -> TrainState:
+  """Returns the state before the first training step of settings from `complete_config`."""
+  step, _ = _make_step(settings)
+  return jax.jit(step.init)(jax.random.key(0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,21 +70,21 @@ class Dispatch:
     batches = [self.batch] * self.program.steps
 
     def dispatch() -> None:
-      made = jax.block_until_ready(self.program(held[0], self.constants, batches, False))
-      held[0] = made[0]
+      results = jax.block_until_ready(self.program(held[0], self.constants, batches, False))
+      held[0] = results[0]
 
     return dispatch
 
 
-def compile_dispatch(config: ConfigDict, steps: int) -> Dispatch:
-  """Compiles `steps` training steps of a config from `complete_config`, as `vitx train` does."""
-  step, state = make_step(config, schedule=jnp.ones_like)  # as cheap as any other schedule
+def compile_dispatch(settings: RunSettings, steps: int) -> Dispatch:
+  """Compiles `steps` training steps of settings from `complete_config`, as `vitx train` does."""
+  step, state = _make_step(settings)
   step = dataclasses.replace(step, axis=parallel.AXIS)
   constants = parallel.replicate(step.task.constants() | blank_constants(step.task))
-  batch = draw(batch_shapes(step.task, config.batch_size // jax.process_count()))
+  batch = draw(batch_shapes(step.task, settings.batch_size // jax.process_count()))
   placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), state)
   program = compilation.compile_program(
-    step, placed, constants, batch, steps, options=compilation.choose_options(config)
+    step, placed, constants, batch, steps, options=compilation.choose_options(settings)
   )
   return Dispatch(program, constants, batch)
 
@@ -112,20 +103,20 @@ def draw(shapes: Any) -> Any:
   return jax.tree.map(fill, shapes)
 
 
-def measure_training_bytes(config: ConfigDict) -> int | None:
+def measure_training_bytes(settings: RunSettings) -> int | None:
   """Returns the bytes of memory that a training step with the whole batch needs on one device.
 
-  Returns None if the compiler does not report them. The config must come from `complete_config`.
+  Returns None if the compiler does not report them. The settings must come from `complete_config`.
   """
-  found = split_training_bytes(config)
-  return sum(found.values()) if found else None
+  parts = split_training_bytes(settings)
+  return sum(parts.values()) if parts else None
 
 
-def split_training_bytes(config: ConfigDict) -> dict[str, int]:
+def split_training_bytes(settings: RunSettings) -> dict[str, int]:
   """Divides the memory that a training step needs on one device into three parts.
 
   Args:
-    config: A config from `complete_config`.
+    settings: Settings from `complete_config`.
 
   Returns:
     The bytes by part; {} if the compiler does not report them. `parameters` are the parameters
@@ -133,29 +124,25 @@ def split_training_bytes(config: ConfigDict) -> dict[str, int]:
     average of the parameters, batch statistics. `activations` is all the rest: the batch,
     activations and gradients, of which the compiler gives only the joint peak.
   """
-  train, state, batch = make_training_step(config)
-  options = compilation.choose_options(config)
+  train, state, batch = make_training_step(settings)
+  options = compilation.choose_options(settings)
   total = _measure(jax.jit(train, donate_argnums=0).lower(state, batch), options)
   if total is None:
     return {}
   parameters, whole = cost.tree_bytes(state.params), cost.tree_bytes(state)
-  return {
-    "parameters": parameters,
-    "optimizer": whole - parameters,
-    "activations": total - whole,
-  }
+  return {"parameters": parameters, "optimizer": whole - parameters, "activations": total - whole}
 
 
-def measure_inference_bytes(config: ConfigDict, batch: int) -> int | None:
+def measure_inference_bytes(settings: RunSettings, batch: int) -> int | None:
   """Returns the bytes of memory that a forward pass needs on one device.
 
   Returns None if the compiler does not report them.
 
   Args:
-    config: A config from `complete_config`.
+    settings: Settings from `complete_config`.
     batch: The number of examples.
   """
-  return _measure(_lower_inference(config, batch)[0], {})
+  return _measure(_lower_inference(settings, batch)[0], {})
 
 
 def _measure(lowered: jax.stages.Lowered, options: dict[str, Any]) -> int | None:
@@ -167,28 +154,28 @@ def _measure(lowered: jax.stages.Lowered, options: dict[str, Any]) -> int | None
 
 
 def _lower_inference(
-  config: ConfigDict, batch: int
+  settings: RunSettings, batch: int
 ) -> tuple[jax.stages.Lowered, jax.ShapeDtypeStruct]:
   """Returns the forward pass, lowered for compilation, and the shape and dtype of its input."""
-  model, given = _describe_inference(config, batch)
+  model, spec = _describe_inference(settings, batch)
   infer = functools.partial(model.apply, train=False)
-  return jax.jit(infer).lower(variable_shapes(model, given), given), given
+  return jax.jit(infer).lower(variable_shapes(model, spec), spec), spec
 
 
-def _describe_inference(config: ConfigDict, batch: int) -> tuple[Any, jax.ShapeDtypeStruct]:
+def _describe_inference(settings: RunSettings, batch: int) -> tuple[Any, jax.ShapeDtypeStruct]:
   """Returns the network, and the shape and dtype of its input."""
-  task = build_task(config)
+  task = build_task(settings)
   shape = (batch, *task.input_spec.shape[1:])
   return task.model, jax.ShapeDtypeStruct(shape, task.input_spec.dtype)
 
 
 def prepare_training(
-  config: ConfigDict, start: Callable[[], TrainState]
+  settings: RunSettings, start: Callable[[], TrainState]
 ) -> tuple[Callable[[], None], int | None]:
   """Compiles a training step on noise for one device.
 
   Args:
-    config: A config from `complete_config`.
+    settings: Settings from `complete_config`.
     start: A function that returns the state before the first step. If this state is on the device,
       nothing else may use it, since the step reuses its memory.
 
@@ -196,8 +183,8 @@ def prepare_training(
     A function that makes one step, from the state that the step before left, and waits for its end;
     and the bytes that a step needs, or None if the compiler does not report them.
   """
-  train, state, batch = make_training_step(config)
-  options = compilation.choose_options(config)
+  train, state, batch = make_training_step(settings)
+  options = compilation.choose_options(settings)
   lowered = jax.jit(train, donate_argnums=0).lower(state, batch)
   program = lowered.compile(compiler_options=options)
   held: list[Any] = []
@@ -211,21 +198,21 @@ def prepare_training(
 
 
 def prepare_inference(
-  config: ConfigDict, start: Callable[[], Any]
+  settings: RunSettings, start: Callable[[], Any]
 ) -> tuple[Callable[[], None], int | None]:
   """Compiles a forward pass on noise for one device.
 
   Args:
-    config: A config from `complete_config`.
+    settings: Settings from `complete_config`.
     start: A function that returns the variables of the network.
 
   Returns:
     A function that runs the forward pass once and waits for its end; and the bytes that the pass
     needs, or None if the compiler does not report them.
   """
-  lowered, given = _lower_inference(config, config.batch_size)
+  lowered, spec = _lower_inference(settings, settings.batch_size)
   program = lowered.compile()
-  arguments = functools.cache(lambda: jax.device_put((start(), draw(given))))
+  arguments = functools.cache(lambda: jax.device_put((start(), draw(spec))))
 
   def infer() -> None:
     jax.block_until_ready(program(*arguments()))
@@ -233,16 +220,16 @@ def prepare_inference(
   return infer, cost.compiled_bytes(program)
 
 
-def begin_inference(config: ConfigDict) -> Any:
-  """Returns random variables of the network of a config from `complete_config`."""
-  model, given = _describe_inference(config, 1)
+def begin_inference(settings: RunSettings) -> Any:
+  """Returns random variables of the network of settings from `complete_config`."""
+  model, spec = _describe_inference(settings, 1)
   make = functools.partial(initialize, model, train=False)
-  return jax.jit(make)(jax.random.key(0), draw(given))
+  return jax.jit(make)(jax.random.key(0), draw(spec))
 
 
-def count_training_flops(config: ConfigDict) -> int:
+def count_training_flops(settings: RunSettings) -> int:
   """Returns the FLOPs of a training step on a whole batch, see `cost.flops`.
 
-  The config must come from `complete_config`.
+  The settings must come from `complete_config`.
   """
-  return cost.flops(*make_training_step(config))
+  return cost.flops(*make_training_step(settings))

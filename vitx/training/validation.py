@@ -8,17 +8,19 @@ import numpy as np
 
 from vitx.config.registry import build
 from vitx.data.dataset import Examples
-from vitx.tasks.base import Figures
-from vitx.training import attention_entropy, evaluation, parallel
+from vitx.runtime import evaluation, parallel
+from vitx.runtime.signals import Interrupted
+from vitx.tasks.figures import Figures, followed
+from vitx.training import attention_entropy
 from vitx.training.experiment import Experiment
-from vitx.training.failures import Interrupted, check_finite
+from vitx.training.failures import check_finite
 from vitx.training.optim.schedules import SCHEDULES, RunLength
 from vitx.training.run import Run
 
 # A function that evaluates the state at a step on a role's examples, under each of
-# `config.evaluation.weights`; a figure that is not finite is an error.
+# `evaluation.weights`; a figure that is not finite is an error.
 Evaluate = Callable[[Any, int, str], Figures]
-# The kind of the rows that `config.evaluation.on_test` adds to the log: figures on *test*, which do
+# The kind of the rows that `evaluation.on_test` adds to the log: figures on *test*, which do
 # not choose a checkpoint.
 SEEN = "test_seen"
 
@@ -26,7 +28,7 @@ SEEN = "test_seen"
 def compile_evaluation(experiment: Experiment) -> tuple[Callable, Callable]:
   """Returns `evaluation.make_evaluate` and `attention_entropy.make_step` of an experiment."""
   what = "compiling the evaluation"
-  entropies = attention_entropy.make_step(experiment.config, what)
+  entropies = attention_entropy.make_step(experiment.settings, what)
   return evaluation.make_evaluate(experiment.task, what), entropies
 
 
@@ -41,16 +43,16 @@ def make_evaluator(
     constants: The task's constants, such as the weights of a teacher, replicated.
     examples: A function that returns the examples of a role.
   """
-  task, config, request = run.experiment.task, run.experiment.config, run.request
+  task, settings, request = run.experiment.task, run.experiment.settings, run.request
   references = functools.cache(run.experiment.references)  # they read the data
 
   def evaluate(state: Any, step: int, role: str) -> Figures:
     with request.breakable():
       batches = request.watch(
-        evaluation.show_batches(config, task, examples(role), f"evaluating {role}")
+        evaluation.show_batches(settings, task, examples(role), f"evaluating {role}")
       )
       weights = {"ema": state.params if state.ema is None else state.ema, "raw": state.params}
-      params = {name: weights[name] for name in config.evaluation.weights}
+      params: dict[str, Any] = {name: weights[name] for name in settings.evaluation.weights}
       by_weights = evaluation.evaluate(task, program, params, state.model_state, constants, batches)
       figures = evaluation.join_figures(by_weights)
       check_finite(step, figures, what="the evaluation's ", last_good=run.last_good)
@@ -64,9 +66,8 @@ def is_measured(experiment: Experiment, step: int) -> bool:
 
   If the config asks for them, they are measured whenever training metrics are logged.
   """
-  config = experiment.config
-  is_row = step == experiment.total_steps or experiment.is_due(step, config.log_every)
-  return is_row and config.evaluation.attention_entropy > 0
+  is_row = step == experiment.total_steps or experiment.is_due(step, "log_every")
+  return is_row and experiment.settings.evaluation.attention_entropy > 0
 
 
 def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
@@ -90,10 +91,10 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
       run continues.
   """
   experiment, recorder, record = run.experiment, run.recorder, run.recorder.record
-  task, schedule = experiment.task, experiment.config.schedule
+  task, schedule = experiment.task, experiment.settings.schedule
   try:
     figures = evaluate(state, step, "validation")
-    seen = evaluate(state, step, "test") if experiment.config.evaluation.on_test else None
+    seen = evaluate(state, step, "test") if experiment.settings.evaluation.on_test else None
   except Interrupted:
     record.is_evaluated = False
     run.save(step, state)
@@ -101,19 +102,21 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   run.store.wait()
   if record.best_step not in (None, *run.store.steps()):  # the best one was deleted
     record.best_step = record.best_value = None
-  is_due = experiment.is_due(step, experiment.config.evaluation.every)
+  is_due = experiment.is_due(step, "evaluation.every")
   if not is_due:
     recorder.set_aside()
   recorder.write_figures("validation", step, figures)
   if seen is not None:
     recorder.write_figures(SEEN, step, seen)
   recorder.progress.message(f"step {step}  validation: {experiment.describe(figures)}")
-  record.improve(step, figures[task.primary], task.mode, is_due=is_due)
+  primary = task.figures[0]
+  assert primary.direction, f"the figure {primary.name} chooses the best checkpoint"
+  record.improve(step, figures[primary.name], primary.direction, is_due=is_due)
   if schedule.name == "plateau" and is_due:
     length = RunLength(experiment.total_steps, experiment.steps_per_epoch)
     plateau: Any = build(SCHEDULES, schedule, "schedule", hidden=("run",))(length)
-    figure = figures[task.plateau_figure(plateau.mode)]
-    record.plateau = plateau.update(record.plateau, figure)
+    figure = followed(task.figures, plateau.mode)
+    record.plateau = plateau.update(record.plateau, figures[figure.name])
     state = state.replace(plateau=parallel.replicate(np.float32(record.plateau["scale"])))
   recorder.write_end()
   return state

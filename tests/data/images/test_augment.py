@@ -8,6 +8,7 @@ from PIL import Image
 
 from vitx.config import default_config
 from vitx.config.errors import ConfigError
+from vitx.config.fields import EvaluationSettings
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -33,9 +34,7 @@ RECIPE = dict(  # that of DeiT, without CutMix
   interpolation="bicubic",
 )
 DRAWN = dict(  # each stage draws an interpolation
-  random_resized_crop=(0.2, 1.0),
-  randaugment=(1, 7),
-  interpolation="random",
+  random_resized_crop=(0.2, 1.0), randaugment=(1, 7), interpolation="random"
 )
 CROPPED = dict(
   random_resized_crop=(0.2, 1.0),
@@ -68,10 +67,9 @@ def normalized(images):
 
 
 def evaluate(images, size, **evaluation):
-  settings = {"crop_ratio": 1.0, "interpolation": "bilinear", **evaluation}
   channels = images.shape[-1]
   function = make_eval_preprocess(
-    settings, image_size=size, mean=MEAN[:channels], std=STD[:channels]
+    EvaluationSettings(**evaluation), image_size=size, mean=MEAN[:channels], std=STD[:channels]
   )
   return np.asarray(jax.jit(function)(images))
 
@@ -132,8 +130,7 @@ def test_erasing_fills_with_the_mean_and_leaves_the_rest():
 
 @pytest.mark.slow  # compiles whole recipes
 @pytest.mark.parametrize(
-  ("augment", "channels"),
-  [(EVERYTHING, 3), (CROPPED, 1), (RECIPE, 3), (DRAWN, 3)],
+  ("augment", "channels"), [(EVERYTHING, 3), (CROPPED, 1), (RECIPE, 3), (DRAWN, 3)]
 )
 def test_an_example_is_augmented_alike_anywhere_in_a_batch(augment, channels):
   """An example is augmented alike wherever it is in a device's share of the batch."""
@@ -218,8 +215,6 @@ def test_batches_of_another_form_are_refused():
     train({}, channels=1)(None, index, images, labels)
   with pytest.raises(ConfigError, match=r"images=float32 .* must be uint8"):
     evaluate(images.astype(np.float32), 16)
-  with pytest.raises(ConfigError, match="differ in length"):
-    make_eval_preprocess({}, image_size=8, mean=MEAN, std=STD[:1])
 
 
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic"])

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from vitx.training.record import console, progress
+from vitx.runtime import progress
+from vitx.training.record import console
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

@@ -9,8 +9,8 @@ from tests import runs
 from tests.training.test_loop import short
 from vitx.checkpoints.lock import WorkdirInUseError
 from vitx.checkpoints.store import CheckpointStore
+from vitx.runtime import environment
 from vitx.training import loop, restore
-from vitx.training.record import provenance
 from vitx.training.record.recorder import Record, Recorder
 
 
@@ -53,7 +53,7 @@ def test_a_run_goes_on_without_what_its_early_end_added(total, rows, monkeypatch
   stored = Record(rows=5, seconds=2.0, best_step=7, onward=dataclasses.asdict(Record(rows=3)))
   checkpoint = SimpleNamespace(state=None, step=7, record=dataclasses.asdict(stored))
   store = SimpleNamespace(restore_latest=lambda target: checkpoint)
-  experiment = SimpleNamespace(config=runs.tiny(), named_shapes=dict, total_steps=total)
+  experiment = SimpleNamespace(settings=runs.tiny(), named_shapes=dict, total_steps=total)
   monkeypatch.setattr(restore, "is_writer", lambda: False)
   record = restore.begin(experiment, "run", store, initialize=pytest.fail).record
   assert record.rows == rows and record.seconds == 2.0
@@ -62,11 +62,11 @@ def test_a_run_goes_on_without_what_its_early_end_added(total, rows, monkeypatch
 
 def test_a_processor_is_described_by_more_than_its_name():
   x86 = "cpu family : 25\nmodel : 17\nmodel name : AMD EPYC\nstepping : 1\nflags : fpu sse4_2 avx2"
-  assert provenance.describe_processor(f"{x86}\n\nmodel : 18") == {
+  assert environment.describe_processor(f"{x86}\n\nmodel : 18") == {
     "processor": "AMD EPYC",
     "processor_version": {"cpu family": "25", "model": "17", "stepping": "1"},
     "vector_extensions": ["avx2", "sse4_2"],
   }
-  arm = provenance.describe_processor("CPU part : 0xd40\nFeatures : fp asimd sve crc32")
+  arm = environment.describe_processor("CPU part : 0xd40\nFeatures : fp asimd sve crc32")
   assert arm["processor_version"] == {"CPU part": "0xd40"}
   assert arm["vector_extensions"] == ["asimd", "sve"]

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests import runs
+from vitx.checkpoints.metrics import MetricsLog
 from vitx.config.errors import MissingExtraError
 from vitx.training import loop
 from vitx.training.failures import TrackingError
 from vitx.training.record import tracking
-from vitx.training.record.log import MetricsLog
 from vitx.training.record.recorder import Record, Recorder
 from vitx.training.record.trackers import TRACKERS, Tracker
 
@@ -126,7 +126,7 @@ def test_the_failure_of_a_tracker_is_reported(tmp_path, monkeypatch, where):
 
 
 def test_processes_that_do_not_write_track_nothing(tmp_path):
-  experiment: Any = SimpleNamespace(config=runs.tiny(KEPT), total_steps=40)
+  experiment: Any = SimpleNamespace(settings=runs.tiny(KEPT), total_steps=40, batch_size=8)
   recorder = Recorder(experiment, str(tmp_path), Record(), start=0, write=False)
   recorder.write_figures("validation", 1, {"top1": 0.5})
   recorder.close()

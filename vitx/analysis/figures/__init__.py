@@ -8,10 +8,7 @@ For notebooks, the files also have functions that return arrays, and functions `
 such arrays and return matplotlib's figure.
 """
 
-import importlib
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from vitx.config.registry import Table
 
 # The descriptions of the figures, by the kind of their inputs and by name. The inputs are a
 # `subject.Subject` ("model"), several of them ("models"), `curves.RunCurves` ("runs"),
@@ -52,9 +49,5 @@ PAPERS = (
   *("attention_past", "landmarks", "memory", "performer_error", "projections"),
   *("shaped_scalars", "sparsifiner"),
 )
-
-
-def find_figure(name: str) -> Callable[[Any, Path], list[Path]]:
-  """Returns the function `draw(inputs, out)` of a figure."""
-  folder = f"{__name__}.papers" if name in PAPERS else __name__
-  return importlib.import_module(f"{folder}.{name}").draw
+# The function `draw(inputs, out)` of each figure; it returns the paths of the files that it writes.
+DRAW = Table(__name__, **{name: f"{'papers.' * (name in PAPERS)}{name}:draw" for name in FIGURES})

@@ -1,9 +1,9 @@
 """The TFDS sets for which vitx has its own builders.
 
-To add a set, write a package here with a TFDS builder class `Builder`, and an entry of `BUILDERS`.
+To add a set, write a package here with a TFDS builder class, which has the name of the set in
+CamelCase, and an entry of `BUILDERS`.
 """
 
-import importlib
 import os
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from etils import epath
 from tensorflow_datasets.core.utils import tqdm_utils
 
 from vitx.config.errors import ConfigError
+from vitx.config.registry import import_name
 
 
 @dataclass(frozen=True)
@@ -21,20 +22,20 @@ class BundledDataset:
 
   Attributes:
     shape: The shape of the images, (height, width, C).
-    module: The module of the TFDS builder class. It is imported only to prepare the set, because
-      TFDS registers the class at import.
+    builder: The TFDS builder class, as `module:Name`. It is imported only to prepare the set,
+      because TFDS registers the class at import.
     archive: The file name of the archive that the user provides; "" if none is needed.
   """
 
   shape: tuple[int, int, int]
   classes: int
-  module: str
+  builder: str
   archive: str = ""
   url: str = ""
 
   def version(self) -> str:
     """Returns the only version of the set."""
-    return str(importlib.import_module(self.module).Builder.VERSION)
+    return str(import_name(self.builder).VERSION)
 
   def prepare(self, data_dir: os.PathLike | str, archive: str | None = None) -> epath.Path:
     """Prepares the set if necessary, and returns the directory of its version.
@@ -48,7 +49,7 @@ class BundledDataset:
         needed.
     """
     arguments = {"archive": archive} if self.archive else {}
-    builder = importlib.import_module(self.module).Builder(
+    builder = import_name(self.builder)(
       data_dir=os.fspath(data_dir), file_format="array_record", **arguments
     )
     directory = epath.Path(builder.data_dir)
@@ -72,11 +73,13 @@ class BundledDataset:
 
 
 BUILDERS = {
-  "digits": BundledDataset((8, 8, 1), 10, "vitx.data.builders.digits.digits_dataset_builder"),
+  "digits": BundledDataset(
+    (8, 8, 1), 10, "vitx.data.builders.digits.digits_dataset_builder:Digits"
+  ),
   "tiny_imagenet": BundledDataset(
     (64, 64, 3),
     200,
-    "vitx.data.builders.tiny_imagenet.tiny_imagenet_dataset_builder",
+    "vitx.data.builders.tiny_imagenet.tiny_imagenet_dataset_builder:TinyImagenet",
     archive="tiny-imagenet-200.zip",
     url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
   ),

@@ -13,7 +13,7 @@ from absl import logging
 from PIL import ExifTags, IcoImagePlugin, Image
 
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, Size, read_fields
+from vitx.config.fields import DataSettings, Size
 from vitx.data.dataset import DatasetInfo, Example
 from vitx.data.images.settings import FILE_MODES, find_size, scale_size, sides
 from vitx.files import reading
@@ -209,7 +209,7 @@ def _find_range(image: Image.Image, bits: int) -> tuple[float, float]:
   return 0.0, 2.0**stored - 1
 
 
-def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -> Size:
+def decode_size(data: DataSettings, info: DatasetInfo, crop_ratio: float) -> Size:
   """Returns the size in pixels to which the host resizes images: a side or (height, width).
 
   It is `data.decode_size` if this is set. Otherwise, if all images have one size, it is the largest
@@ -221,10 +221,9 @@ def decode_size(data: Mapping[str, Any], info: DatasetInfo, crop_ratio: float) -
     info: The facts about the data set.
     crop_ratio: The value of `evaluation.crop_ratio`.
   """
-  settings = read_fields(DataSettings, data)
-  stored, size = find_size(info), settings.image_size
-  if settings.decode_size is not None:
-    return settings.decode_size
+  stored, size = find_size(info), data.image_size
+  if data.decode_size is not None:
+    return data.decode_size
   if stored is not None:
     height, width = sides(size or 1)
     by_height = stored[0] * width <= stored[1] * height

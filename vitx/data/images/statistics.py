@@ -1,12 +1,9 @@
 """Mean and standard deviation per channel of pixels in 0..1, for normalization."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, read_fields
+from vitx.config.fields import DataSettings
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo, Examples
 from vitx.data.images.settings import find_channels
@@ -32,7 +29,7 @@ KNOWN: dict[str, tuple[Channels, Channels]] = {
 
 
 def statistics(
-  data: Mapping[str, Any], info: DatasetInfo, train: Examples | None = None
+  data: DataSettings, info: DatasetInfo, train: Examples | None = None
 ) -> tuple[Channels, Channels]:
   """Returns the mean and standard deviation of the pixels of each channel, for normalization.
 
@@ -45,8 +42,7 @@ def statistics(
     info: The facts about the data set.
     train: The training examples; None if they are not to be read.
   """
-  settings = read_fields(DataSettings, data)
-  mean, std, channels = settings.mean, settings.std, find_channels(info)
+  mean, std, channels = data.mean, data.std, find_channels(info)
   if mean is None or std is None:
     set_mean, set_std = _choose_statistics(info, train)
     mean = set_mean if mean is None else mean

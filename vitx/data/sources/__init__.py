@@ -4,9 +4,9 @@
 folder of images, `csv:FILE` a table of images and their labels, `bytes:FILE` any file as a sequence
 of bytes, `audio:FOLDER` a folder of WAV files, `hf:NAME` a set of the library `datasets`.
 
-Your own source is a function from the config's `data` (a mapping with at least the fields of
-`DataSettings`) to a `Dataset`. Select it by `data.source=my_package.my_file:open_mine`. It reads
-the fields of `data` that it needs, such as `data["data_dir"]`, and returns a `Dataset` with
+Your own source is a function from the config's `data` (a `DataSettings`, which is a mapping too and
+has any fields of your own) to a `Dataset`. Select it by `data.source=my_package.my_file:open_mine`.
+It reads the fields that it needs, such as `data["data_dir"]`, and returns a `Dataset` with
 
 - `info`: the name, the `ArraySpec` of each array of an example, class names or a vocabulary where
   there are any, and a fingerprint of the content ("": computed from the examples' arrays);
@@ -26,27 +26,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, read_fields
-from vitx.config.registry import lookup
+from vitx.config.fields import DataSettings, change, read_fields
+from vitx.config.registry import Table, lookup
 from vitx.data import splits
 from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
 from vitx.data.fingerprint import digest_arrays
 from vitx.data.readable import skip_unreadable
-from vitx.data.sources import audio, byte_file, csv_table, folder, hub, tfds
 
-Opener = Callable[[Mapping[str, Any]], Dataset]
+Opener = Callable[[DataSettings], Dataset]
 # The functions that open a source `KIND:REST`, by KIND.
-SOURCES: dict[str, Opener] = {
-  "audio": audio.open_audio,
-  "bytes": byte_file.open_bytes,
-  "csv": csv_table.open_csv,
-  "folder": folder.open_folder,
-  "hf": hub.open_hub,
-}
+SOURCES = Table(
+  "vitx.data.sources",
+  audio="audio:open_audio",
+  bytes="byte_file:open_bytes",
+  csv="csv_table:open_csv",
+  folder="folder:open_folder",
+  hf="hub:open_hub",
+)
 
 
 def open_source(
@@ -65,12 +64,13 @@ def open_source(
   Raises:
     ConfigError: The set is unknown, unprepared, unreadable or ambiguous, or a split is missing.
   """
-  splits.find_choice(data)  # a wrong name raises an error before the set is read
-  return divide(open_dataset(data), data, seed, class_names)
+  settings = read_fields(DataSettings, data)
+  splits.find_choice(settings)  # a wrong name raises an error before the set is read
+  return divide(open_dataset(settings), settings, seed, class_names)
 
 
 def divide(
-  dataset: Dataset, data: Mapping[str, Any], seed: int, class_names: Sequence[str] | None
+  dataset: Dataset, data: DataSettings, seed: int, class_names: Sequence[str] | None
 ) -> Source:
   """Divides an opened data set into train, validation and test; see `open_source`."""
   if class_names is None and dataset.problem:  # an existing run goes on with its reading
@@ -90,10 +90,10 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
   settings = read_fields(DataSettings, data)
   opener = find_opener(settings.source)
   try:
-    dataset = opener({**data, **dataclasses.asdict(settings)})
+    dataset = opener(settings)
   except OSError as error:
     raise ConfigError(f"data.source={settings.source!r} cannot be read ({error}).") from error
-  if opener is not tfds.open_tfds:  # TFDS checks labels when it prepares a set
+  if not _is_tfds(settings.source):  # TFDS checks labels when it prepares a set
     for split in dataset.splits:
       _check_labels(dataset.info, split, dataset.open_split(split))
   if settings.on_unreadable == "skip":
@@ -118,14 +118,20 @@ def _check_labels(info: DatasetInfo, split: str, examples: Examples) -> None:
 
 def find_info(data: Mapping[str, Any]) -> DatasetInfo:
   """Returns the facts about a data set; opens the set only if its name does not suffice."""
-  is_named = find_opener(read_fields(DataSettings, data).source) is tfds.open_tfds
-  return (tfds.find_facts(data) if is_named else None) or open_dataset(data).info
+  facts, settings = None, read_fields(DataSettings, data)
+  if _is_tfds(settings.source):
+    from vitx.data.sources.tfds import find_facts
+
+    facts = find_facts(settings)
+  return facts or open_dataset(settings).info
 
 
-def make_up_statistics(data: ConfigDict, info: DatasetInfo) -> None:
-  """Sets `mean` and `std` to placeholders, which suffice for a network whose cost is measured."""
-  if "image" in info.spec:
-    data.mean = data.std = (0.5,) * (info.spec["image"].shape[-1] or 1)
+def make_up_statistics(data: DataSettings, info: DatasetInfo) -> DataSettings:
+  """Returns `data` with placeholders as `mean` and `std`, which suffice to measure a cost."""
+  if "image" not in info.spec:
+    return data
+  made_up = (0.5,) * (info.spec["image"].shape[-1] or 1)
+  return change(data, {"mean": made_up, "std": made_up})
 
 
 def find_opener(name: str) -> Opener:
@@ -135,7 +141,15 @@ def find_opener(name: str) -> Opener:
     name: The value of `data.source`: `KIND:REST` with a kind in `SOURCES`, `module:function`, or a
       TFDS name, which may end in `:VERSION`.
   """
+  if _is_tfds(name):
+    from vitx.data.sources.tfds import open_tfds
+
+    return open_tfds
+  kind = name.partition(":")[0]
+  return SOURCES[kind] if kind in SOURCES else lookup(SOURCES, name, "data.source")
+
+
+def _is_tfds(name: str) -> bool:
+  """Returns whether a source is a set of TFDS, whose reader is imported only if there is one."""
   kind, colon, rest = name.partition(":")
-  if kind in SOURCES:
-    return SOURCES[kind]
-  return lookup(SOURCES, name, "data.source") if colon and rest.isidentifier() else tfds.open_tfds
+  return kind not in SOURCES and not (colon and rest.isidentifier())

@@ -8,13 +8,12 @@ import math
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import logging
 
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, read_fields
+from vitx.config.fields import DataSettings
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
@@ -27,7 +26,7 @@ RATE = 12_000  # samples per second
 SUFFIXES = (".wav", ".wave")
 
 
-def open_audio(data: Mapping[str, Any]) -> Dataset:
+def open_audio(data: DataSettings) -> Dataset:
   """Opens `audio:FOLDER`: WAV files of 8, 16, 24 or 32-bit PCM or float, of any rate.
 
   Channels are averaged, and other rates are resampled to 12 kHz. If a directory in FOLDER whose
@@ -39,13 +38,13 @@ def open_audio(data: Mapping[str, Any]) -> Dataset:
     data: The config's `data`, of which these fields are read: source; splits. If `splits` names any
       split, each directory in FOLDER with WAV files is a split, whatever its name.
   """
-  name = read_fields(DataSettings, data).source
+  name = data.source
   root, field = files.find_root(name), f"data.source={name!r}"
   everything = files.find_files(field, root, SUFFIXES)
   inside = files.find_directories(root, SUFFIXES)
   files_by_split = {path.name: files.find_files(field, path, SUFFIXES) for path in inside}
   files_by_split = {split: lists for split, lists in files_by_split.items() if lists[0]}
-  if not any(map(states_role, files_by_split)) and not any(data.get("splits", {}).values()):
+  if not any(map(states_role, files_by_split)) and not any(data.splits.values()):
     files_by_split = {"train": everything}
   splits = {split: tuple(map(read_head, paths)) for split, (paths, _) in files_by_split.items()}
   strays = {*everything[0]}.difference(*(paths for paths, _ in files_by_split.values()))

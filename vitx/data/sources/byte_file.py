@@ -2,13 +2,11 @@
 
 import functools
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, read_fields
+from vitx.config.fields import DataSettings
 from vitx.data.dataset import Dataset, DatasetInfo
 from vitx.data.documents import SPEC, VOCABULARY, Documents, carve_end
 from vitx.data.fingerprint import choose_sample, digest
@@ -23,7 +21,7 @@ _BYTES = re.compile(r"-?\d+(_\d+)*")
 _PERCENT = re.compile(r"-?\d+(\.\d+)?%")
 
 
-def open_bytes(data: Mapping[str, Any]) -> Dataset:
+def open_bytes(data: DataSettings) -> Dataset:
   """Opens `bytes:FILE`: the whole file is the split `train`, mapped into memory.
 
   `data.splits` may slice `train` as TFDS does, in bytes or percent: `train[:90000000]`,
@@ -32,7 +30,7 @@ def open_bytes(data: Mapping[str, Any]) -> Dataset:
   Args:
     data: The config's `data`, of which only source is read.
   """
-  name = read_fields(DataSettings, data).source
+  name = data.source
   path = find_path(name)
   with reading(f"data.source={name!r} cannot be read"):
     content = np.memmap(path, np.uint8, mode="r")

@@ -9,12 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from vitx.config.errors import ConfigError, listing, nearest
-from vitx.config.fields import DataSettings, read_fields
+from vitx.config.fields import DataSettings
 from vitx.data import class_names
 from vitx.data.dataset import ROLES, ArraySpec, Dataset, DatasetInfo
 from vitx.data.fingerprint import digest
@@ -48,7 +47,7 @@ class TableRow:
 CsvRows = Sequence[TableRow]
 
 
-def open_csv(data: Mapping[str, Any]) -> Dataset:
+def open_csv(data: DataSettings) -> Dataset:
   """Opens `csv:FILE`, a table with a header row, whose first column names image files.
 
   The cells of a row are separated by commas, semicolons or tabs. Columns without a name, such as
@@ -69,13 +68,12 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
     data: The config's `data`, of which these fields are read: source, channels, value_range,
       label_columns, label_kind, groups.
   """
-  settings = read_fields(DataSettings, data)
-  check_file_settings(settings)
-  name = settings.source
+  check_file_settings(data)
+  name = data.source
   path = find_path(name)
   columns, rows = _read_table(name, path)
-  chosen, kind = _choose_columns(name, columns, settings), settings.label_kind or "class"
-  required = [SPLIT, settings.groups, *(chosen if kind != "classes" else ())]
+  chosen, kind = _choose_columns(name, columns, data), data.label_kind or "class"
+  required = [SPLIT, data.groups, *(chosen if kind != "classes" else ())]
   paths = _locate(path, columns[0], required, rows)
   key, values, names = KINDS[kind](name, path, chosen, rows) if chosen else ("label", None, None)
   splits = [row.cells.get(SPLIT, "train") for row in rows]
@@ -83,15 +81,15 @@ def open_csv(data: Mapping[str, Any]) -> Dataset:
   for split in dict.fromkeys(splits):
     places = [i for i, name_of_split in enumerate(splits) if name_of_split == split]
     targets = None if values is None else values[places]
-    files[split] = ImageFiles(path.parent, tuple(paths[i] for i in places), settings, targets, key)
+    files[split] = ImageFiles(path.parent, tuple(paths[i] for i in places), data, targets, key)
     if chosen and kind == "class":
       check_filled(name, split, files[split], names or (), names or ())
   spec = {} if values is None else {key: ArraySpec(values.shape[1:], values.dtype.name)}
-  cells = [row.cells.get(settings.groups or "", "") for row in rows]
-  groups = dict(zip(paths, cells, strict=True)) if settings.groups in columns else {}
+  cells = [row.cells.get(data.groups or "", "") for row in rows]
+  groups = dict(zip(paths, cells, strict=True)) if data.groups in columns else {}
   info = DatasetInfo(
     name=name,
-    spec=image_spec(settings.channels, labeled=False) | spec,
+    spec=image_spec(data.channels, labeled=False) | spec,
     class_names=names,
     fingerprint=_fingerprint(files, key, [*(names or ()), *groups.values()]),
     numbered=names is not None and class_names.are_numbered(names),

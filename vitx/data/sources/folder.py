@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from vitx.config.errors import ConfigError, listing
-from vitx.config.fields import DataSettings, read_fields
+from vitx.config.fields import DataSettings
 from vitx.data import class_names
 from vitx.data.class_names import normalize
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
@@ -86,7 +86,7 @@ class ImageFiles:
     return self.paths[i]
 
 
-def open_folder(data: Mapping[str, Any]) -> Dataset:
+def open_folder(data: DataSettings) -> Dataset:
   """Opens a folder of images, `folder:PATH`, with a directory for each class.
 
   `folder_layout.find_layout` finds the splits and the classes. A split without class directories
@@ -102,14 +102,13 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
       converted; value_range; splits. A directory that `splits` names is a split, in the folder or
       in each class directory.
   """
-  settings = read_fields(DataSettings, data)
-  check_file_settings(settings)
-  name = settings.source
+  check_file_settings(data)
+  name = data.source
   root, field = find_root(name), f"data.source={name!r}"
   if not find_directories(root, SUFFIXES) and any(find_images(root)):
-    return _open_unlabeled(field, root, settings)
+    return _open_unlabeled(field, root, data)
   stated = class_names.read_names(root / class_names.FILE) or ()
-  expressions = filter(None, data.get("splits", {}).values())
+  expressions = filter(None, data.splits.values())
   bases = {base for split in expressions for base in find_bases(split)}
   layout = find_layout(field, root, stated, bases)
   names, is_stated = _name_classes(field, root, layout, stated)
@@ -126,7 +125,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
     skipped += other_parts
     problem = (find_role(split) == "train" and doubt) or problem or doubt
     for part, paths in parts.items():
-      files[part] = _make_files(root, paths, names, settings)
+      files[part] = _make_files(root, paths, names, data)
       check_filled(name, part, files[part], names, map(normalize, classes) if is_stated else names)
   for path in layout.skipped:
     count = len(find_files(field, path, SUFFIXES)[0])
@@ -141,7 +140,7 @@ def open_folder(data: Mapping[str, Any]) -> Dataset:
   }
   info = DatasetInfo(
     name=name,
-    spec=image_spec(settings.channels),
+    spec=image_spec(data.channels),
     class_names=names,
     fingerprint=_fingerprint(files),
     numbered=is_stated or class_names.are_numbered(names),

@@ -9,7 +9,7 @@ import numpy as np
 from absl import logging
 
 from vitx.config.errors import ConfigError, MissingExtraError, listing
-from vitx.config.fields import DataSettings, read_fields
+from vitx.config.fields import DataSettings
 from vitx.data import class_names
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Subset
 from vitx.data.fingerprint import digest, read_sample
@@ -64,7 +64,7 @@ class HubImages:
     return f"{self.split}[{i}]"
 
 
-def open_hub(data: Mapping[str, Any]) -> Dataset:
+def open_hub(data: DataSettings) -> Dataset:
   """Opens `hf:NAME`, or `hf:NAME:CONFIG` for a set with several configs.
 
   NAME is a set of the Hugging Face Hub, a directory that `datasets.load_dataset` reads, or a
@@ -78,14 +78,13 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
     data: The config's `data`, of which these fields are read: source, channels, value_range,
       label_columns; groups.
   """
-  settings = read_fields(DataSettings, data)
-  check_file_settings(settings)
-  name = settings.source
+  check_file_settings(data)
+  name = data.source
   tables = _load(name)
   first = next(iter(tables.values()))
   kinds = {column: type(feature).__name__ for column, feature in first.features.items()}
   image = _choose_image(name, kinds)
-  label = class_names.choose_label(settings.label_columns, kinds, VALUE)
+  label = class_names.choose_label(data.label_columns, kinds, VALUE)
   coded = names = getattr(first.features.get(label), "names", None)
   for split, table in tables.items():
     others = getattr(table.features.get(label), "names", names)  # a number has no names
@@ -98,16 +97,16 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   labels, names = _read_labels(tables, label, names) if label else ({}, None)
   feature = dataclasses.replace(first.features[image], decode=False)
   opened = {
-    split: HubImages(table.cast_column(image, feature), split, image, labels.get(split), settings)
+    split: HubImages(table.cast_column(image, feature), split, image, labels.get(split), data)
     for split, table in tables.items()
   }
   parts: list[str | bytes] = [*(names or ())]
   for split in sorted(opened):
     parts += [split, str(len(opened[split])), digest(_content(opened[split]))]
   hint = "" if label else class_names.hint_label(kinds, f"{class_names.CLASS} or {VALUE}")
-  if hint and settings.label_columns is None:
+  if hint and data.label_columns is None:
     logging.warning("%s is read without labels.%s", name, hint)
-  spec = image_spec(settings.channels, labeled=bool(label))
+  spec = image_spec(data.channels, labeled=bool(label))
   numbered = coded is not None or class_names.are_numbered(names or ())
   info = DatasetInfo(name, spec, names, fingerprint=digest(parts), numbered=numbered, hint=hint)
   skipped: list[str] = []
@@ -115,7 +114,7 @@ def open_hub(data: Mapping[str, Any]) -> Dataset:
   splits = {split: images for split, images in readable.items() if len(images)}
   unlabeled = tuple(split for split in opened if split not in splits)
   unread = {"examples whose label is missing": skipped}
-  dataset, column = make_dataset(info, splits, unlabeled, unread), settings.groups
+  dataset, column = make_dataset(info, splits, unlabeled, unread), data.groups
   if column not in first.features:
     return dataset
   cells = {f"{s}[{i}]": str(x) for s in splits for i, x in enumerate(tables[s][column])}

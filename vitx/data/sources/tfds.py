@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from vitx.config.fields import DataSettings, read_fields
+from vitx.config.fields import DataSettings
 from vitx.data.builders import BUILDERS
 from vitx.data.class_names import CLASS, hint_label
 from vitx.data.dataset import Dataset, DatasetInfo, Examples
@@ -22,7 +22,7 @@ from vitx.data.splits import overlap
 NOWHERE = "/nonexistent"  # a TFDS directory without sets, so that facts come from code alone
 
 
-def open_tfds(data: Mapping[str, Any]) -> Dataset:
+def open_tfds(data: DataSettings) -> Dataset:
   """Opens a prepared TFDS set of images or of texts; prepares `digits` if necessary.
 
   Args:
@@ -33,19 +33,18 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   Raises:
     ConfigError: The set is unknown, not prepared (the message has the command) or unsuitable.
   """
-  settings = read_fields(DataSettings, data)
-  name = settings.source
-  directory = tfds_dir.prepared_directory(name, settings.data_dir)
+  name = data.source
+  directory = tfds_dir.prepared_directory(name, data.data_dir)
   start_threads()
   builder = tfds_dir.open_builder(directory, tfds_dir.READABLE)
-  content = find_content(builder.info, name, settings.label_columns)
+  content = find_content(builder.info, name, data.label_columns)
   if not content.text:
-    check_file_settings(settings)
-  facts = _describe(builder.info.features, name, content, settings.channels)
+    check_file_settings(data)
+  facts = _describe(builder.info.features, name, content, data.channels)
   channels = find_channels(facts) if content.image else 0
 
   def read(expression: str) -> Records:
-    return Records(builder, name, expression, content, channels, settings.value_range)
+    return Records(builder, name, expression, content, channels, data.value_range)
 
   details = builder.info.splits.items()
   splits = {split: read(split) for split, detail in details if detail.num_examples}
@@ -66,22 +65,21 @@ def open_tfds(data: Mapping[str, Any]) -> Dataset:
   )
 
 
-def find_facts(data: Mapping[str, Any]) -> DatasetInfo | None:
+def find_facts(data: DataSettings) -> DatasetInfo | None:
   """Returns the facts, but no fingerprint, that the code of a set states; None if there is none."""
-  settings = read_fields(DataSettings, data)
-  name, config, _ = tfds_dir.parse_name(settings.source)
+  name, config, _ = tfds_dir.parse_name(data.source)
   if name in BUILDERS:
     builder = BUILDERS[name]
     spec = image_spec(builder.shape[-1], builder.shape[:2])
-    return DatasetInfo(settings.source, spec, tuple(map(str, range(builder.classes))))
+    return DatasetInfo(data.source, spec, tuple(map(str, range(builder.classes))))
   if name not in tfds.list_builders(with_community_datasets=False):
     return None
   try:
     info = tfds.builder(f"{name}/{config}" if config else name, data_dir=NOWHERE).info
   except Exception:  # the builder needs TensorFlow, or the config does not exist
     return None
-  content = find_content(info, settings.source, settings.label_columns)
-  return _describe(info.features, settings.source, content, settings.channels)
+  content = find_content(info, data.source, data.label_columns)
+  return _describe(info.features, data.source, content, data.channels)
 
 
 def _describe(

@@ -10,6 +10,7 @@ some order of the tokens brings tokens with a common edge close together.
 import dataclasses
 import functools
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -160,8 +161,7 @@ class Drawn(Pattern):
     return self.heads
 
   def at(self, layer: int) -> Pattern:
-    changes: Any = {"layer": layer}
-    return dataclasses.replace(self, **changes)
+    return dataclasses.replace(self, layer=layer)  # type: ignore[call-arg]
 
 
 class Blocked(Pattern):
@@ -228,8 +228,7 @@ class Union(Combination):
   """
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
-    return functools.reduce(lambda a, b: a | b, parts)
+    return functools.reduce(operator.or_, [p.allows(layout, q, k, head) for p in self.patterns])
 
   def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     parts = [p.candidates(layout, first, last, block, head) for p in self.patterns]
@@ -263,8 +262,7 @@ class Intersection(Combination):
   """The edges that all the patterns have."""
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
-    parts = [pattern.allows(layout, q, k, head) for pattern in self.patterns]
-    return functools.reduce(lambda a, b: a & b, parts)
+    return functools.reduce(operator.and_, [p.allows(layout, q, k, head) for p in self.patterns])
 
   def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     parts = [p.candidates(layout, first, last, block, head) for p in self.patterns]
@@ -300,10 +298,8 @@ class PerHead(Combination):
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     turn = head % len(self.patterns)
-    parts = [
-      (turn == i) & pattern.allows(layout, q, k, head) for i, pattern in enumerate(self.patterns)
-    ]
-    return functools.reduce(lambda a, b: a | b, parts)
+    edges = [(turn == i) & p.allows(layout, q, k, head) for i, p in enumerate(self.patterns)]
+    return functools.reduce(operator.or_, edges)
 
   def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
     pattern = self.patterns[head % len(self.patterns)]

@@ -74,9 +74,8 @@ class RandomBlocks(Blocked, Drawn):
     return GivenBlocks(self.indices(layout), self.block).allows(layout, q, k, head)
 
   def candidates(self, layout: TokenLayout, first: int, last: int, block: int, head: int) -> Blocks:
-    return GivenBlocks(self.indices(layout), self.block).candidates(
-      layout, first, last, block, head
-    )
+    drawn = GivenBlocks(self.indices(layout), self.block)
+    return drawn.candidates(layout, first, last, block, head)
 
 
 @functools.lru_cache(maxsize=256)
@@ -200,10 +199,9 @@ def bigbird(
   if window < 1 or window % 2 == 0:
     raise ConfigError(f"window={window} must be odd and positive, such as 3.")
   parts: list[Pattern] = []
-  if "W" in letters:
-    parts.append(Window(window // 2, block=block, count_prefix=True))
-  elif keep_self:
-    parts.append(Window(0, block=block, count_prefix=True))
+  if "W" in letters or keep_self:
+    radius = window // 2 if "W" in letters else 0
+    parts.append(Window(radius, block=block, count_prefix=True))
   if "G" in letters:
     parts.append(Global(blocks=global_blocks, block=block))
   if "R" in letters:

@@ -6,6 +6,7 @@
 import functools
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -139,21 +140,13 @@ def bilevel_attention(
     ahead = [(0, 0), (0, 0), (layout.prefix, 0), (layout.prefix, 0)]
     mask = jnp.pad(chosen[:, :, region][..., region], ahead, constant_values=True)
     return masked_attention(q, k, v, mask=mask, key_mask=key_mask, scale=scale)
-  attend = partial(
-    _attend_regions,
-    indices=indices,
-    valid=valid,
-    size=numbers.shape[1],
-    order=_order(layout.grid, regions),
-  )
-  return with_prefix(attend, q, k, v, prefix=layout.prefix, key_mask=key_mask, scale=scale)[0], None
+  order, size = _order(layout.grid, regions), numbers.shape[1]
 
+  def attend_regions(q, k, v, key_mask, scale) -> Partial:  # in this order a region is a block
+    attend = partial(attend_chosen, indices=indices, valid=valid, block=size, scale=scale)
+    if key_mask is None and order is not None and order.numbers.size > order.length:
+      key_mask = jnp.ones(q.shape[:2], bool)  # the new order adds False for padding
+    return attend_in_order(attend, order, q, k, v, key_mask)
 
-def _attend_regions(
-  q, k, v, *, indices, valid, size: int, order: Order | None, key_mask=None, scale=None
-) -> Partial:
-  """Computes attention after reordering the grid's tokens region by region: a region is a block."""
-  attend = partial(attend_chosen, indices=indices, valid=valid, block=size, scale=scale)
-  if key_mask is None and order is not None and order.numbers.size > order.length:
-    key_mask = jnp.ones(q.shape[:2], bool)  # the new order adds False for padding
-  return attend_in_order(attend, order, q, k, v, key_mask)
+  options: dict[str, Any] = {"prefix": layout.prefix, "key_mask": key_mask, "scale": scale}
+  return with_prefix(attend_regions, q, k, v, **options)[0], None

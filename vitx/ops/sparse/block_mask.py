@@ -179,12 +179,7 @@ def _batches(
 
 
 def _evaluate(
-  pattern: Pattern,
-  layout: TokenLayout,
-  block: int,
-  rows: np.ndarray,
-  keys: np.ndarray,
-  head: int,
+  pattern: Pattern, layout: TokenLayout, block: int, rows: np.ndarray, keys: np.ndarray, head: int
 ) -> np.ndarray:
   """Returns the edges in some tiles, bool (tiles, b, b), False outside N x N."""
   N, grain = layout.length, math.gcd(pattern.grain(layout), block)

@@ -61,7 +61,10 @@ def predicted_block_attention(
   chosen = _choose_blocks(coefficients, basis[prefix:], budget, block, grid)
   op = "predicted_block_attention"
   if resolve_implementation(op, implementation, "chosen_blocks", q.shape) == "masked":
-    mask = _to_mask(*chosen, block, q.shape[1], prefix)
+    blocks, length = kept_mask(*chosen, chosen[0].shape[2]), q.shape[1] - prefix
+    tokens = jnp.repeat(jnp.repeat(blocks, block, axis=2), block, axis=3)[:, :, :length, :length]
+    ahead = [(0, 0), (0, 0), (prefix, 0), (prefix, 0)]  # all attend the prefix, which attends all
+    mask = jnp.pad(tokens, ahead, constant_values=True)
     return masked_attention(q, k, v, mask=mask, key_mask=key_mask, scale=scale)
   indices, valid = chosen
   attend = partial(attend_chosen, indices=indices, valid=valid, block=block)
@@ -85,16 +88,6 @@ def _choose_blocks(
   counts = _sum_blocks(key_mask[..., None], block)[:, None, None, :, 0]
   queries, keys = _sum_blocks(coefficients, block), _sum_blocks(basis, block)[:, None]
   return keep_first(score_keys(queries, keys, counts > 0), budget)
-
-
-def _to_mask(
-  indices: jax.Array, valid: jax.Array, block: int, length: int, prefix: int
-) -> jax.Array:
-  """Returns a mask (B, H, N, N), N = `length`: queries see the prefix and their chosen blocks."""
-  blocks = kept_mask(indices, valid, indices.shape[2])
-  tokens = jnp.repeat(jnp.repeat(blocks, block, axis=2), block, axis=3)
-  grid = tokens[:, :, : length - prefix, : length - prefix]
-  return jnp.pad(grid, [(0, 0), (0, 0), (prefix, 0), (prefix, 0)], constant_values=True)
 
 
 def _sum_blocks(x: jax.Array, block: int) -> jax.Array:

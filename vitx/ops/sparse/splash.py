@@ -12,12 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-  splash_attention_kernel as kernels,
-)
-from jax.experimental.pallas.ops.tpu.splash_attention import (
-  splash_attention_mask as masks,
-)
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns.base import Pattern

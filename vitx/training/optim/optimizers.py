@@ -72,11 +72,7 @@ def adamw(
 
 
 def sgd(
-  decay_mask: Mask,
-  *,
-  momentum: Rate = 0.9,
-  nesterov: bool = False,
-  weight_decay: NonNegative = 0.0,
+  decay_mask: Mask, *, momentum: Rate = 0.9, nesterov: bool = False, weight_decay: NonNegative = 0.0
 ) -> optax.GradientTransformation:
   """Makes gradient descent with momentum m <- momentum * m + g: `torch.optim.SGD`.
 
@@ -203,9 +199,7 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
   return _in_float32(optimizer)
 
 
-def find_optimizer(
-  spec: str | Mapping[str, Any],
-) -> Callable[[Mask], optax.GradientTransformation]:
+def find_optimizer(spec: str | Mapping[str, Any]) -> Callable[[Mask], optax.GradientTransformation]:
   """Returns the function of a decay mask that `config.optimizer` names, with its fields bound."""
   if optax_by_name.is_of_optax(spec):
     return functools.partial(optax_by_name.make, *optax_by_name.find(spec))

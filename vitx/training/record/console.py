@@ -14,7 +14,7 @@ from absl import logging
 from etils import epath
 
 from vitx.config.errors import escape
-from vitx.training.failures import Interrupted
+from vitx.runtime.signals import Interrupted
 
 LOG = "log.txt"
 _DRAWN_OVER = re.compile(r"\r(?:\033\[K)?")  # the beginning of a line of progress

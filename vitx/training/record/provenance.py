@@ -1,45 +1,17 @@
-"""Records what a run depends on, and checks that a run continues with its old config and data."""
+"""Checks that a run continues with its old config and data, and by its old rule."""
 
 import os
-import platform
-import re
-import subprocess
-import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
-from ml_collections import ConfigDict
-
 from vitx.checkpoints import workdir as wd
 from vitx.config.errors import ConfigError
-from vitx.config.fields import default_of
-from vitx.data.dataset import ROLES, Source
+from vitx.config.fields import RunSettings, default_of
 from vitx.data.sources import SOURCES
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import Rule
-from vitx.ops.sparse.triton_attention import find_capability, find_version
 
-PACKAGES = (
-  "jax",
-  "jaxlib",
-  "flax",
-  "optax",
-  "orbax-checkpoint",
-  "tensorflow-datasets",
-  "grain",
-  "clu",
-  "jax-triton",
-  "triton",
-  "ml_collections",
-  "numpy",
-  "pillow",
-)
-# The entries of /proc/cpuinfo that tell processors apart, on x86 and on ARM, and the beginnings of
-# the names of instructions on vectors.
-PROCESSOR = re.compile(r"cpu family|model|stepping|CPU (implementer|variant|part|revision)")
-VECTORS = re.compile(r"s?sse|pni|avx|amx|fma|f16c|asimd|sve|sme|bf16|i8mm")
 # Fields that may differ when a run continues, since they do not change its results.
 FREE = (
   "stop_after",
@@ -60,9 +32,9 @@ FREE = (
 
 
 def check_same_run(
-  workdir: str | Path, config: ConfigDict, fingerprint: str, fixed: Collection[str] = ()
+  workdir: str | Path, settings: RunSettings, fingerprint: str, fixed: Collection[str] = ()
 ) -> None:
-  """Checks that a config agrees with the config with which the run in a workdir began.
+  """Checks that settings agree with the config with which the run in a workdir began.
 
   These fields may differ: those in `FREE`, among them the step at which the run stops; the period
   of evaluations, unless the plateau schedule depends on it; the duration, if the schedule does not
@@ -71,7 +43,7 @@ def check_same_run(
 
   Args:
     workdir: The workdir of the run.
-    config: The config that the user asks for, resolved by `experiment.resolve`.
+    settings: The resolved settings of the config that the user asks for.
     fingerprint: The fingerprint of the data that the user asks for; "" if the data have none.
     fixed: Fields that may not differ in any case.
   """
@@ -79,7 +51,7 @@ def check_same_run(
   stored = wd.read_json(workdir, "config.json")
   if not stored:
     return
-  free, schedule = set(FREE), config.schedule.name
+  free, schedule = set(FREE), settings.schedule.name
   if schedule != "plateau":
     free.add("evaluation.every")
   if schedule in ("constant", "step", "plateau"):
@@ -87,13 +59,13 @@ def check_same_run(
   data = wd.read_json(workdir, wd.ENVIRONMENT).get("data") or {}
   if fingerprint and data.get("fingerprint") == fingerprint:
     free.add("data.source")
-  check_same_fields(workdir, stored, wd.to_plain(config), free - {*fixed})
+  check_same_fields(workdir, stored, wd.to_plain(settings), free - {*fixed})
 
 
 def check_same_fields(
   workdir: str | Path,
   stored: Mapping[str, Any],
-  wanted: Mapping[str, Any],
+  requested: Mapping[str, Any],
   free: Collection[str],
 ) -> None:
   """Checks that two configs agree in all fields except those in `free`.
@@ -101,10 +73,10 @@ def check_same_fields(
   Args:
     workdir: The workdir, for the error message.
     stored: The config in the workdir, as a tree of plain values.
-    wanted: The config that the user asks for, as a tree of plain values.
+    requested: The config that the user asks for, as a tree of plain values.
     free: The fields, or whole sections, that may differ.
   """
-  new = wd.flatten(wanted)
+  new = wd.flatten(requested)
   # A field that was declared after the run began counts as having its default.
   old = {field: wd.to_plain(default_of(field)) for field in new} | wd.flatten(stored)
   lines = [
@@ -127,10 +99,10 @@ def check_same_fields(
 
 def _is_same_phase(workdir: str | Path, old: Any, new: Any) -> bool:
   """Returns whether two paths name one phase of this run, whose workdir may have been moved."""
-  run, _, own = str(workdir).rstrip("/").rpartition("/")
+  run, _, phase = str(workdir).rstrip("/").rpartition("/")
   place, _, name = str(new).rpartition("/")
   phases = wd.read_phases(run) if run else ()
-  return {own, name} <= set(phases) and place == run and str(old).rpartition("/")[2] == name
+  return {phase, name} <= set(phases) and place == run and str(old).rpartition("/")[2] == name
 
 
 def _is_same_place(old: Any, new: Any) -> bool:
@@ -138,25 +110,6 @@ def _is_same_place(old: Any, new: Any) -> bool:
   kinds, paths = zip(*(str(source).partition(":")[::2] for source in (old, new)), strict=True)
   real = {os.path.realpath(os.path.expanduser(path)) for path in paths}
   return kinds[0] == kinds[1] and kinds[0] in SOURCES and len(real) == 1
-
-
-def describe_data(source: Source, data: ConfigDict) -> dict[str, Any]:
-  """Returns a description of a run's data as JSON, which predictions read too.
-
-  Args:
-    source: The opened data.
-    data: The config's `data`, whose relative paths are recorded as absolute ones too.
-  """
-  info = source.info
-  return {
-    "source": info.name,
-    "places": wd.find_places(data),
-    "fingerprint": info.fingerprint,
-    "examples": {role: len(source.role(role)) for role in ROLES},
-    "class_names": None if info.class_names is None else list(info.class_names),
-    "vocabulary": info.vocabulary,
-    "unreadable": list(source.unreadable),
-  }
 
 
 def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
@@ -191,56 +144,3 @@ def choose_rule(workdir: str | Path) -> Rule:
       flush=True,
     )
   return began
-
-
-def environment(data: Mapping[str, Any], implementations: Mapping[str, str]) -> dict[str, Any]:
-  """Returns a record, as JSON, of all that a run depends on besides its config.
-
-  Args:
-    data: The result of `describe_data`.
-    implementations: The implementation of each token mixer, by the mixer's path in the network.
-  """
-  cpuinfo = Path("/proc/cpuinfo")
-  return {
-    "data": dict(data),
-    "commit": _commit(),
-    "command": sys.argv,
-    "python": platform.python_version(),
-    "versions": {name: find_version(name) for name in PACKAGES},
-    "devices": [device.device_kind for device in jax.devices()],
-    **describe_processor(cpuinfo.read_text() if cpuinfo.exists() else ""),
-    "cores": os.cpu_count(),
-    "processes": jax.process_count(),
-    "implementations": dict(implementations),
-    "sparse_kernel": "triton" if find_capability() else "xla",
-    "rule": current_rule().to_json(),
-  }
-
-
-def describe_processor(cpuinfo: str) -> dict[str, Any]:
-  """Returns the name, the version and the vector extensions of the CPU as JSON.
-
-  Machines whose processors share a name may get other machine code from XLA, and so other bits.
-
-  Args:
-    cpuinfo: The content of Linux's file `/proc/cpuinfo`; "" on another operating system.
-  """
-  lines = (line.partition(":") for line in cpuinfo.partition("\n\n")[0].splitlines())
-  fields = {key.strip(): value.strip() for key, _, value in lines}
-  extensions = (fields.get("flags") or fields.get("Features") or "").split()
-  return {
-    "processor": fields.get("model name") or platform.processor(),
-    "processor_version": {name: fields[name] for name in fields if PROCESSOR.fullmatch(name)},
-    "vector_extensions": sorted(name for name in extensions if VECTORS.match(name)),
-  }
-
-
-def _commit() -> str | None:
-  """Returns the commit of the source tree, with "+" if files have changed; None outside git."""
-  root = Path(__file__).resolve().parents[2]
-  command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
-  try:
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
-  except (OSError, subprocess.SubprocessError):
-    return None
-  return result.stdout.strip()

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vitx.tasks.base import Figures
+from vitx.checkpoints.metrics import MetricsLog
+from vitx.runtime.progress import Progress
+from vitx.tasks.figures import Figures, describe
 from vitx.training.experiment import Experiment
-from vitx.training.record.log import MetricsLog
-from vitx.training.record.progress import Progress
 from vitx.training.record.tracking import open_tracking
 
 # Metrics of a step that are not averaged over the steps between two rows of kind "train".
@@ -122,12 +122,12 @@ class Recorder:
     self.progress = Progress(
       step=start,
       total=experiment.total_steps,
-      batch_size=experiment.config.batch_size,
+      batch_size=experiment.batch_size,
       seconds=record.seconds,
     )
     self._experiment, self._guard = experiment, guard
     self._log = MetricsLog(workdir, write=write, keep=record.rows)
-    self._tracking = open_tracking(experiment.config, workdir, self._log) if write else None
+    self._tracking = open_tracking(experiment.settings, workdir, self._log) if write else None
 
   def count_step(
     self, step: int, metrics: Mapping[str, float], measured: Mapping[str, float]
@@ -147,11 +147,11 @@ class Recorder:
     self.record.window = ({n: sums.get(n, 0.0) + value for n, value in means.items()}, count + 1)
     total = self._experiment.total_steps
     is_only = step + 1 == total == self.record.window[1]  # the end of a run without a row
-    is_due = self._experiment.is_due(step + 1, self._experiment.config.log_every)
+    is_due = self._experiment.is_due(step + 1, "log_every")
     if is_only or is_due:
       # Only float16 has a loss scale.
-      own = {name: metrics[name] for name in NO_MEANS if name in metrics}
-      row = self._make_row(step + 1, own | dict(measured))
+      unaveraged = {name: metrics[name] for name in NO_MEANS if name in metrics}
+      row = self._make_row(step + 1, unaveraged | dict(measured))
       if is_due:
         self.record.window = ({}, 0)
         self._write(row)
@@ -193,15 +193,15 @@ class Recorder:
     if self._tracking is not None:
       self._tracking.close()
 
-  def _make_row(self, step: int, own: Mapping[str, float]) -> dict[str, Any]:
+  def _make_row(self, step: int, unaveraged: Mapping[str, float]) -> dict[str, Any]:
     """Returns a row of kind "train" and prints the line of progress."""
     sums, count = self.record.window
     means = {name: total / count for name, total in sums.items()}
     # JSON has no infinity, but the gradient of a skipped step in float16 may be infinite.
-    finite = {name: value if math.isfinite(value) else None for name, value in own.items()}
+    finite = {name: value if math.isfinite(value) else None for name, value in unaveraged.items()}
     row = {"kind": "train", "step": step, **means, **finite}
     times = self.progress.window(step)
-    words = self._experiment.task.describe_step(means)
+    words = describe(self._experiment.task.figures, means)
     epoch = float(step / self._experiment.steps_per_epoch)
     self.progress.line(step, row, words, times, epoch)
     return row | {"time": times}

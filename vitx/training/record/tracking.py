@@ -7,14 +7,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.metrics import MetricsLog, read_metrics
 from vitx.config import registry
 from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.fields import RunSettings
 from vitx.training.distributed import is_writer
 from vitx.training.failures import TrackingError
-from vitx.training.record.log import MetricsLog, read_metrics
 from vitx.training.record.trackers import TRACKERS, TrackedRun, Tracker
 
 # The file in the workdir with the tracker's config, the tracker's id of the run and the keys of the
@@ -23,49 +22,50 @@ FILE = wd.TRACKING
 Key = tuple[str, int]  # kind and step, which identify a row
 
 
-def check(config: ConfigDict, *, is_trial: bool = False) -> None:
-  """Checks that the tracker of a config can work on this machine.
+def check(settings: RunSettings, *, is_trial: bool = False) -> None:
+  """Checks that the tracker of a run can work on this machine.
 
   Args:
-    config: The config of a run.
+    settings: The settings of a run.
     is_trial: Whether nothing will be tracked; packages may then be missing.
 
   Raises:
     MissingExtraError: The tracker needs a package that is not installed.
   """
-  kind: Any = _make(config).func
+  kind: Any = _make(settings).func
   for package in kind.packages:
     if not is_trial and not _is_installed(package):
-      raise MissingExtraError(f"tracking={config.tracking.name}", kind.extra)
+      raise MissingExtraError(f"tracking={settings.tracking.name}", kind.extra)
   problem = "" if is_trial or not is_writer() else kind.find_problem()
   if problem:
-    raise ConfigError(f"tracking={config.tracking.name!r}: {problem}")
+    raise ConfigError(f"tracking={settings.tracking.name!r}: {problem}")
 
 
-def _make(config: ConfigDict) -> partial:
-  """Returns a function that makes the tracker of a config from a `TrackedRun`."""
-  return registry.build(TRACKERS, config.tracking, "tracking", hidden=("run",))
+def _make(settings: RunSettings) -> partial:
+  """Returns a function that makes the tracker of a run from a `TrackedRun`."""
+  return registry.build(TRACKERS, settings.tracking, "tracking", hidden=("run",))
 
 
 def _is_installed(package: str) -> bool:
-  found = importlib.util.find_spec(package)
+  spec = importlib.util.find_spec(package)
   # A folder of that name, such as the one that wandb makes, has no origin.
-  return found is not None and found.origin is not None
+  return spec is not None and spec.origin is not None
 
 
-def open_tracking(config: ConfigDict, workdir: str, log: MetricsLog) -> "Tracking | None":
-  """Opens the tracker of a config for a run; returns None if the config has no tracker.
+def open_tracking(settings: RunSettings, workdir: str, log: MetricsLog) -> "Tracking | None":
+  """Opens the tracker of a run; returns None if the run has no tracker.
 
   If the run had another tracker before, or never had one, the tracker first gets all rows that were
   logged so far.
 
   Args:
-    config: The config of the run.
+    settings: The settings of the run.
     workdir: The workdir of the run, in which a file stores the id of the run at the tracker.
     log: The run's log of metrics. The rows that are newer than the run's checkpoint were dropped
       from it.
   """
-  make, stored, chosen = _make(config), wd.read_json(workdir, FILE), wd.to_plain(config.tracking)
+  make, stored = _make(settings), wd.read_json(workdir, FILE)
+  chosen = wd.to_plain(settings.tracking)
   if make.func is Tracker:
     return None
   is_new = stored.get("tracking") != chosen
@@ -74,8 +74,8 @@ def open_tracking(config: ConfigDict, workdir: str, log: MetricsLog) -> "Trackin
     known = {(kind, step) for kind, step in stored["known"]} | {_key(row) for row in log.dropped}
   id = secrets.token_hex(4) if is_new else stored["id"]
   wd.write_json(workdir, FILE, {"tracking": chosen, "id": id, "known": sorted(known)})
-  run = TrackedRun(workdir, id, wd.to_plain(config))
-  tracking = Tracking(config.tracking.name, partial(make, run=run), known)
+  run = TrackedRun(workdir, id, wd.to_plain(settings))
+  tracking = Tracking(settings.tracking.name, partial(make, run=run), known)
   for row in read_metrics(workdir) if is_new else ():
     tracking.write(row)
   return tracking

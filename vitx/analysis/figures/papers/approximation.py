@@ -34,10 +34,7 @@ def capture_layers(subject: Subject) -> list[MixerCapture]:
 
 
 def measure_errors(
-  layers: Sequence[MixerCapture],
-  approximate: Approximate,
-  counts: Sequence[int],
-  draws: int,
+  layers: Sequence[MixerCapture], approximate: Approximate, counts: Sequence[int], draws: int
 ) -> np.ndarray:
   """Measures how far an approximation is from the softmax attention of each layer.
 

@@ -7,7 +7,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
+class Digits(tfds.core.GeneratorBasedBuilder):
   """Scanned digits of 8x8 gray pixels, by E. Alpaydin and C. Kaynak (1998), doi 10.24432/C50P49.
 
   Image i of scikit-learn's `load_digits` is in test if i % 5 == 4 (359 images), and otherwise in

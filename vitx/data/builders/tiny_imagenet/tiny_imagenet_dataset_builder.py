@@ -5,7 +5,7 @@ import tensorflow_datasets as tfds
 from vitx.data.builders.tiny_imagenet.archive import Archive
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
+class TinyImagenet(tfds.core.GeneratorBasedBuilder):
   """Tiny ImageNet-200: 200 classes with 500 training and 50 validation images each, 64x64 pixels.
 
   The source is Y. Le and X. Yang, Tiny ImageNet Visual Recognition Challenge, Stanford CS 231N

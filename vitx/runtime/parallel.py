@@ -19,11 +19,11 @@ import jax
 import numpy as np
 
 from vitx.config.errors import ConfigError
-from vitx.training.failures import run_breakable
-from vitx.training.record.progress import SOON, announce
+from vitx.runtime.progress import SOON, announce
+from vitx.runtime.signals import run_breakable
 
 AXIS = "devices"
-LEAST = 4  # the fewest examples for a device of one core; fewer were not measured
+LEAST = 4  # the fewest examples for a device of one core; the speed with fewer is not known
 HOST_DEVICES = "xla_force_host_platform_device_count"
 
 
@@ -120,7 +120,7 @@ def split_steps(batches: Sequence[Any], steps: int) -> Any:
     steps: The number K of steps for which the result has room, at least the number of batches.
 
   Returns:
-    Arrays (devices, K, b / devices, ...), which are zero beyond the given batches.
+    Arrays (devices, K, b / devices, ...), which are zero beyond the last batch.
   """
   devices = jax.local_device_count()
 
@@ -148,15 +148,11 @@ def join(tree: Any) -> Any:
 
 
 def compile_for(
-  arguments: tuple,
-  function: Callable,
-  *,
-  donate: tuple[int, ...] = (),
-  options: Any = None,
+  arguments: tuple, function: Callable, *, donate: tuple[int, ...] = (), options: Any = None
 ) -> jax.stages.Compiled:
   """Compiles a function for every device, with the axis name `AXIS` for collectives.
 
-  A signal breaks the compilation off, see `failures.run_breakable`.
+  A signal breaks the compilation off, see `signals.run_breakable`.
 
   Args:
     arguments: The arguments on the devices, or any objects with the arguments' shapes
@@ -171,7 +167,7 @@ def compile_for(
   local = jax.local_device_count()
 
   def blank(x: Any) -> np.ndarray:
-    # No `ShapeDtypeStruct`: with several processes pmap cannot lower for one.
+    # With several processes, pmap cannot lower for a `ShapeDtypeStruct`.
     return np.broadcast_to(np.zeros((), x.dtype), (local, *x.shape[1:]))
 
   mapped = jax.pmap(function, axis_name=AXIS, donate_argnums=donate)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitx.training.record import log
+from vitx.checkpoints import metrics
 
 
 def rows(n, start=0):
@@ -11,51 +11,51 @@ def rows(n, start=0):
 
 def write(workdir, count, *, keep=0, appendable=True):
   """Writes rows to a log; without `appendable`, files cannot grow, as in an object store."""
-  metrics = log.MetricsLog(workdir, write=True, keep=keep)
-  metrics._appendable = appendable
+  log = metrics.MetricsLog(workdir, write=True, keep=keep)
+  log._appendable = appendable
   for row in rows(count, keep):
-    metrics.append(row)
-    metrics.flush()
-  return metrics
+    log.append(row)
+    log.flush()
+  return log
 
 
 @pytest.mark.parametrize("appendable", [True, False])
 def test_a_cut_log_goes_on(tmp_path, appendable):
   write(tmp_path, 5, appendable=appendable)
-  assert log.read_metrics(tmp_path) == rows(5)
+  assert metrics.read_metrics(tmp_path) == rows(5)
   again = write(tmp_path, 6, keep=3, appendable=appendable)
   assert again.rows == 6 and again.dropped == rows(5, 3)
-  assert log.read_metrics(tmp_path) == rows(6)
+  assert metrics.read_metrics(tmp_path) == rows(6)
 
 
 def test_a_part_that_holds_several_rows_is_cut_inside(tmp_path):
-  metrics = log.MetricsLog(tmp_path, write=True, keep=0)
-  metrics._appendable = False
+  log = metrics.MetricsLog(tmp_path, write=True, keep=0)
+  log._appendable = False
   for row in rows(4):
-    metrics.append(row)
-  metrics.flush()
+    log.append(row)
+  log.flush()
   assert [p.name for p in tmp_path.iterdir()] == ["metrics-00000000.jsonl"]
   write(tmp_path, 3, keep=2, appendable=False)
-  assert log.read_metrics(tmp_path) == rows(3)
+  assert metrics.read_metrics(tmp_path) == rows(3)
 
 
 def test_a_torn_last_line_is_dropped(tmp_path):
   write(tmp_path, 3)
   with open(tmp_path / "metrics.jsonl", "a") as file:
     file.write('{"kind": "tra')
-  assert log.read_metrics(tmp_path) == rows(3)
+  assert metrics.read_metrics(tmp_path) == rows(3)
   write(tmp_path, 4, keep=3)
-  assert log.read_metrics(tmp_path) == rows(4)
+  assert metrics.read_metrics(tmp_path) == rows(4)
 
 
 def test_missing_rows_are_reported(tmp_path):
   write(tmp_path, 2)
   with pytest.raises(ValueError, match=r"2 rows.*counts 5"):
-    log.MetricsLog(tmp_path, write=True, keep=5)
+    metrics.MetricsLog(tmp_path, write=True, keep=5)
 
 
 def test_other_processes_count_and_do_not_write(tmp_path):
-  metrics = log.MetricsLog(tmp_path, write=False, keep=0)
-  metrics.append(rows(1)[0])
-  metrics.flush()
-  assert metrics.rows == 1 and not list(tmp_path.iterdir())
+  log = metrics.MetricsLog(tmp_path, write=False, keep=0)
+  log.append(rows(1)[0])
+  log.flush()
+  assert log.rows == 1 and not list(tmp_path.iterdir())

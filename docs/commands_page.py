@@ -1,6 +1,6 @@
 """Prints the page that lists every command's arguments, docs/commands.md.
 
-Write the page with `python -m vitx.cli.commands_page > docs/commands.md`.
+Write the page with `python -m docs.commands_page > docs/commands.md`.
 """
 
 import argparse
@@ -16,7 +16,7 @@ command takes a config, `--config.field=value` sets one of its fields, see [trai
 a table of rows, and `configs/digits.py:bigbird,seed=3` is the row `bigbird` with another seed. The
 implementation `auto` is the choice that vitx makes between `masked` and `kernelized`.
 
-`python -m vitx.cli.commands_page` writes this page from the declarations of the arguments.
+`python -m docs.commands_page` writes this page from the declarations of the arguments.
 """
 HEAD = ("argument", "default", "meaning")
 BOOLEAN_HELP = " (default: %(default)s)"  # The ending that argparse adds before Python 3.13.
@@ -29,7 +29,7 @@ def render() -> str:
     parser = Parser(prog=f"vitx {name}", add_help=False)
     declare_arguments(name, parser)
     parts.append(f"## vitx {name}\n\n{summary}\n")
-    inner = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    inner = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for commands in inner:
       for choice in commands._choices_actions:
         parts.append(f"### vitx {name} {choice.dest}\n\n{choice.help}\n")

@@ -67,20 +67,20 @@ class MetricsLog:
     self._pending = []
 
   def _cut(self, keep: int) -> None:
-    kept = 0
+    count = 0
     for path in _files(self._workdir):
       text = path.read_text()
       lines = _split(text)
-      rows = lines[: keep - kept]
-      self._remember(lines[keep - kept :])
-      kept += len(rows)
+      rows = lines[: keep - count]
+      self._remember(lines[keep - count :])
+      count += len(rows)
       if not rows and path.name != _NAME:
         path.unlink()
       elif "".join(rows) != text:
         replace_text(path, "".join(rows))
-    if kept < keep:
+    if count < keep:
       raise ConfigError(
-        f"{self._workdir / _NAME} has {kept} rows, but the checkpoint from which the run continues"
+        f"{self._workdir / _NAME} has {count} rows, but the checkpoint from which the run continues"
         f" counts {keep}. Restore the file from a copy, or choose another --workdir."
       )
 

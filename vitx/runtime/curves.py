@@ -10,10 +10,10 @@ from etils import epath
 from vitx.analysis.figures.curves import Curve
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import build_once
+from vitx.checkpoints.metrics import read_metrics
 from vitx.config import registry
 from vitx.config.errors import ConfigError
-from vitx.sweeps.sweep import POINT
-from vitx.training.record.log import read_metrics
+from vitx.config.fields import read_settings
 
 
 def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
@@ -24,7 +24,7 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
   """
   listed = []
   for workdir in workdirs:
-    points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
+    points = sorted(epath.Path(workdir).glob(f"*/{wd.POINT}"))
     runs = [str(path.parent) for path in points]
     runs = [run for run in runs if (epath.Path(wd.find_run(run)) / "config.json").exists()]
     listed += runs or [str(workdir)]
@@ -35,18 +35,15 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
   """Reads the learning curves of runs, and the name of the primary figure of their tasks.
 
   The primary figure is the metric that chooses a run's best checkpoint, such as "top1". The curve
-  of a run in a sweep is named after the run's method, any other curve after the run's workdir. The
-  names of different workdirs or sweeps that would be equal begin with their folders.
-
-  Raises:
-    ConfigError: A directory is no workdir, or the runs have different primary figures.
+  of a run in a sweep is named after the run's method, any other curve after the run's workdir. If
+  curves of different workdirs or sweeps had equal names, the names begin with folders.
   """
   curves, figures = [], {}
   for run, name in zip(runs, _name_curves(runs), strict=True):
     last = wd.find_run(run)
-    config = wd.read_config(last)
+    settings = read_settings(wd.read_config(last))
     with registry.trusting(False):
-      figure = build_once(config)[0].primary
+      figure = build_once(settings)[0].figures[0].name
     figures[figure] = run
     rows = read_metrics(run)
     train = [row for row in rows if row["kind"] == "train"]
@@ -54,7 +51,7 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     training = {row["step"]: row[figure] for row in train if figure in row}
     value = {row["step"]: row[figure] for row in rows if row["kind"] == "validation"}
     examples = (wd.read_json(last, wd.ENVIRONMENT).get("data") or {}).get("examples") or {}
-    per_epoch = (examples.get("train") or 0) / (config.get("batch_size") or 1)
+    per_epoch = (examples.get("train") or 0) / settings.batch_size
     curves.append(Curve(name, loss, value, training, per_epoch))
   if len(figures) > 1:
     raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}.")
@@ -65,7 +62,7 @@ def _name_curves(runs: Sequence[str]) -> list[str]:
   """Returns the name of each run's curve; only runs of one method in one sweep share a name."""
   lines = []
   for run in runs:
-    folder, method = Path(run).resolve(), wd.read_json(run, POINT).get("method")
+    folder, method = Path(run).resolve(), wd.read_json(run, wd.POINT).get("method")
     lines.append(folder.parts if method is None else (*folder.parent.parts, method))
   names = []
   for line in lines:
@@ -80,7 +77,7 @@ def find_published_curves(
 ) -> dict[str, Mapping[float, float]]:
   """Returns the published training curves of a metric: its values by epoch, by method.
 
-  The entry `train_METRIC` of the results of a method is the curve of a metric, such as "top1".
+  The entry `train_METRIC` of a method's results is the curve of METRIC, for example of "top1".
   """
   curves = {method: figures.get(f"train_{figure}") for method, figures in published.items()}
   return {method: values for method, values in curves.items() if isinstance(values, Mapping)}

@@ -1,39 +1,52 @@
-"""Finds the teacher of a distillation: the architecture for the config, weights for the task."""
+"""Finds the weights with which a run begins, and the network and weights of its teacher."""
 
 import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError
+from vitx.config.fields import RunSettings, change
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
 from vitx.interop.init_from import Fit, initial_variables
 from vitx.interop.init_from import check_source as check_weights
-from vitx.interop.repository import is_weights, load, read_run_config
-from vitx.models import initialize, names, token_layout
-from vitx.tasks.base import Task, Teacher
+from vitx.interop.repository import is_weights, load, read_run_settings
+from vitx.interop.transfer import MatchClasses
+from vitx.models import names
+from vitx.tasks.base import Task, Teacher, find_layout, init_variables
 
 CONSTANT = "teacher"  # the teacher's name among the task's constants
 
 
-def with_model(config: ConfigDict) -> ConfigDict:
-  """Returns a config that contains its teacher's architecture, read from the teacher's workdir."""
-  source = config.task.get("teacher") if isinstance(config.task, ConfigDict) else None
-  if not source or config.task.get("teacher_model") is not None or is_weights(source):
-    return config
-  config = config.copy_and_resolve_references()
-  model = ConfigDict(read_run_config(source).model)
+def make_fit(task: Task, settings: RunSettings, info: DatasetInfo) -> Fit:
+  """Returns the conditions under which a run begins with the weights of `init_from`."""
+  return Fit(
+    allowed=settings.init_from_except,
+    network=task.model,
+    match_classes=_make_finder(info, settings.init_from or ""),
+    settings=settings,
+    fingerprint=info.fingerprint,
+  )
+
+
+def _make_finder(info: DatasetInfo, source: str) -> MatchClasses | None:
+  """Returns the function that finds the run's classes in the weights; None without classes."""
+  return None if info.class_names is None else functools.partial(find_in_weights, info, source)
+
+
+def with_teacher_model(settings: RunSettings) -> RunSettings:
+  """Returns settings that contain the teacher's architecture, read from the teacher's workdir."""
+  source = settings.task.get("teacher")
+  if not source or settings.task.get("teacher_model") is not None or is_weights(source):
+    return settings
+  model = read_run_settings(source).model
   if not registry.is_trusted():
     registry.refuse_names_of_code(model, "task.teacher_model")
-  with config.unlocked():
-    config.task.teacher_model = model
-  return config
+  return change(settings, {"task.teacher_model": model})
 
 
 def blank_constants(task: Task) -> dict[str, Any]:
@@ -43,14 +56,14 @@ def blank_constants(task: Task) -> dict[str, Any]:
   return {CONSTANT: tree.zeros(_shapes(task.teacher))}
 
 
-def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[str, Any]:
+def load_constants(task: Task, settings: RunSettings, info: DatasetInfo) -> dict[str, Any]:
   """Returns a dict with the weights of a task's teacher, as `teacher`; {} without a teacher.
 
   The dict is part of the task's constants.
 
   Args:
-    task: The task that learns.
-    config: The resolved config of the run, see `experiment.resolve`.
+    task: The task of the run, whose network learns from the teacher.
+    settings: The resolved settings of the run.
     info: The description of the run's data. The teacher's outputs are put in the order of the
       run's classes.
   """
@@ -60,7 +73,7 @@ def load_constants(task: Task, config: ConfigDict, info: DatasetInfo) -> dict[st
   if is_weights(teacher.source):
     return {CONSTANT: _from_file(teacher, info)}
   loaded = load(teacher.source)
-  _check_data(teacher, loaded.config, config)
+  _check_data(teacher, loaded.settings, settings)
   where = f"task.teacher={teacher.source!r}"
   tree.check_match(tree.name_leaves(loaded.variables), _shapes(teacher), where)
   return {CONSTANT: _order_classes(loaded, teacher, info)}
@@ -83,29 +96,29 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
   return {**loaded.variables, "params": tree.fill(loaded.variables["params"], params)}
 
 
-def check(teacher: Teacher, config: ConfigDict, phase: Any = None) -> None:
-  """Checks a teacher of a run with the resolved `config`, without reading the teacher's weights.
+def check_teacher(teacher: Teacher, settings: RunSettings, phase: Any = None) -> None:
+  """Checks a teacher of a run with resolved `settings`, without reading the teacher's weights.
 
   If the teacher is an earlier phase of the run, `phase` is that phase's experiment.
   """
   shapes = _shapes(teacher)
   if phase is not None:
-    _check_data(teacher, phase.config, config)
+    _check_data(teacher, phase.settings, settings)
     state = phase.named_shapes()
     variables = {"params": state.params, **state.model_state}
     tree.check_match(tree.name_leaves(variables), shapes, f"task.teacher={teacher.source!r}")
   elif is_weights(teacher.source):
-    layout = token_layout(teacher.model, teacher.input_spec.shape)
+    layout = find_layout(teacher)
     fit = Fit(network=teacher.model, new_head=False)
     check_weights(teacher.source, shapes.pop("params"), shapes, layout, fit)
   else:
-    _check_data(teacher, read_run_config(teacher.source), config)
+    _check_data(teacher, read_run_settings(teacher.source), settings)
 
 
-def _check_data(teacher: Teacher, teacher_run: ConfigDict, config: ConfigDict) -> None:
+def _check_data(teacher: Teacher, teacher_run: RunSettings, settings: RunSettings) -> None:
   """Checks that the images of a teacher's training were prepared like the images of this run."""
   for field in teacher.agree:
-    before, now = teacher_run.data.get(field), config.data.get(field)
+    before, now = teacher_run.data[field], settings.data[field]
     if before != now:
       raise ConfigError(
         f"task.teacher={teacher.source!r} was trained with data.{field}={before!r}, but this run"
@@ -115,20 +128,13 @@ def _check_data(teacher: Teacher, teacher_run: ConfigDict, config: ConfigDict) -
 
 def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   """Returns a teacher's variables from a file of published weights."""
-  variables = jax.jit(lambda key: _initialize(teacher, key))(jax.random.key(0))
+  variables = jax.jit(lambda key: init_variables(teacher, key))(jax.random.key(0))
   params = variables.pop("params")
-  layout = token_layout(teacher.model, teacher.input_spec.shape)
-  find = functools.partial(find_in_weights, info, teacher.source) if info.class_names else None
-  fit = Fit(network=teacher.model, new_head=False, match_classes=find)
+  layout = find_layout(teacher)
+  fit = Fit(network=teacher.model, new_head=False, match_classes=_make_finder(info, teacher.source))
   params, state = initial_variables(teacher.source, params, variables, layout, fit)
   return {"params": params, **state}
 
 
-def _initialize(teacher: Teacher, key: jax.Array) -> dict[str, Any]:
-  x = jnp.zeros(teacher.input_spec.shape, teacher.input_spec.dtype)
-  variables = initialize(teacher.model, {"params": key, "dropout": key}, x, train=False)
-  return {name: tree for name, tree in variables.items() if name != "losses"}
-
-
 def _shapes(teacher: Teacher) -> dict[str, Any]:
-  return jax.eval_shape(lambda key: _initialize(teacher, key), jax.random.key(0))
+  return jax.eval_shape(lambda key: init_variables(teacher, key), jax.random.key(0))

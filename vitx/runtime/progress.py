@@ -55,7 +55,7 @@ def _repeating(function: Callable[[], None], first: float, period: float) -> Ite
 
 @contextlib.contextmanager
 def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
-  """Yields a bar that shows how many of a number of things are done, and how long the rest takes.
+  """Yields a bar that shows how many of `total` units are done, and how long the others take.
 
   The display begins after two seconds, even if nothing is counted yet. On a terminal it is a bar
   that disappears at the end; elsewhere, as in a pipe or a file, it is a line every ten seconds.
@@ -113,7 +113,7 @@ class Progress:
     return self._before + time.monotonic() - self._start
 
   def timed(self, batches: Iterator[T]) -> Iterator[T]:
-    """Yields the given batches, and adds up the time that the training waits for them."""
+    """Yields `batches`, and adds up the time that the training waits for them."""
     while True:
       start = time.monotonic()
       try:

@@ -1,4 +1,4 @@
-"""Evaluation of parameters over a split: every example exactly once, on any number of devices."""
+"""Evaluates parameters over a split: every example exactly once, on any number of devices."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -6,15 +6,56 @@ from typing import Any
 import jax
 import numpy as np
 
+from vitx.config.fields import RunSettings
 from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples
-from vitx.tasks.base import Figures, Task
-from vitx.training import parallel
-from vitx.training.record.progress import count_bar
-from vitx.training.step import evaluation_step
+from vitx.runtime import parallel
+from vitx.runtime.progress import count_bar
+from vitx.tasks.base import Batch, Task
+from vitx.tasks.figures import Figures, describe
 
 # A function of the arrays of this process's examples in a batch, and of each example's results.
 TakeRows = Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], None]
+
+
+def evaluation_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns the shapes of an evaluation batch of `rows` examples."""
+  mask = jax.ShapeDtypeStruct((rows,), np.bool_)
+  return stack_shapes(task.element_spec, rows) | {"mask": mask}
+
+
+def stack_shapes(
+  spec: Mapping[str, jax.ShapeDtypeStruct], rows: int
+) -> dict[str, jax.ShapeDtypeStruct]:
+  """Returns the shapes of the arrays of `rows` examples."""
+  return {name: jax.ShapeDtypeStruct((rows, *x.shape), x.dtype) for name, x in spec.items()}
+
+
+def evaluation_step(task: Task, axis: str | None = None) -> Callable:
+  """Returns the function that evaluates one batch for a task; it runs on every device.
+
+  The function takes `(params, model_state, constants, batch)` and returns the results of
+  `Task.evaluate`, with sums over all devices. The dict `gathered` has the arrays of all devices in
+  the order of the batch, and its `mask`; it is empty if the task gathers nothing.
+
+  Args:
+    task: The task, which gives the sums and rows of one device's share.
+    axis: The name of the device axis over which sums are taken; None on one device.
+  """
+
+  def evaluate(
+    params: Any, model_state: Any, constants: Any, batch: Batch
+  ) -> dict[str, dict[str, jax.Array]]:
+    result = task.evaluate(params, model_state, constants, batch)
+    gathered = result.get("gathered", {})
+    if gathered:
+      gathered = {**gathered, "mask": batch["mask"]}
+    if axis:
+      gathered = jax.lax.all_gather(gathered, axis, tiled=True)
+      result = result | {"sums": jax.lax.psum(result["sums"], axis)}
+    return result | {"gathered": gathered}
+
+  return evaluate
 
 
 def make_evaluate(task: Task, what: str = "") -> Callable:
@@ -29,41 +70,41 @@ def make_evaluate(task: Task, what: str = "") -> Callable:
   return parallel.compile_once(evaluation_step(task, parallel.AXIS), what)
 
 
-def batch_size_for(config: Any, size: int | None = None) -> int:
-  """Returns `size`, or else the config's evaluation batch, as a multiple of the devices."""
-  size = size or config.evaluation.batch_size or config.batch_size
+def batch_size_for(settings: RunSettings, size: int | None = None) -> int:
+  """Returns `size`, or else the settings' batch size, rounded up to a multiple of the devices."""
+  size = size or settings.evaluation.batch_size or settings.batch_size
   return -(-size // jax.device_count()) * jax.device_count()
 
 
 def split_batches(
-  config: Any, task: Task, examples: Examples, size: int | None = None
+  settings: RunSettings, task: Task, examples: Examples, size: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
   """Returns an iterator over this process's batches of a split.
 
   The batches are padded to equal sizes; their array `mask` is False where an example is padding.
 
   Args:
-    config: The resolved config, see `experiment.resolve`.
+    settings: The settings of the run.
     task: The task, which prepares the examples.
     examples: The examples of the split.
-    size: The size of a batch; None for the size that the config gives.
+    size: The size of a batch; None for the size in the settings.
   """
   return evaluation_batches(
     examples,
     transform=task.transform(train=False),
-    batch_size=batch_size_for(config, size),
-    threads=config.data.threads,
+    batch_size=batch_size_for(settings, size),
+    threads=settings.data.threads,
     process_index=jax.process_index(),
     process_count=jax.process_count(),
   )
 
 
 def show_batches(
-  config: Any, task: Task, examples: Examples, what: str
+  settings: RunSettings, task: Task, examples: Examples, what: str
 ) -> Iterator[dict[str, np.ndarray]]:
   """Yields the batches of `split_batches`, and shows a progress bar with the label `what`."""
-  with count_bar(what, -(-len(examples) // batch_size_for(config)), "batch") as bar:
-    for batch in split_batches(config, task, examples):
+  with count_bar(what, -(-len(examples) // batch_size_for(settings)), "batch") as bar:
+    for batch in split_batches(settings, task, examples):
       yield batch
       bar.update()
 
@@ -118,7 +159,7 @@ def join_gathered(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.nda
 
 
 def join_figures(by_name: Mapping[str, Figures]) -> Figures:
-  """Joins the figures of sets of parameters; all but the first get a prefix, as in "raw_top1"."""
+  """Joins the figures of sets of parameters, after the first with a prefix as in "raw_top1"."""
   (_, joined), *others = by_name.items()
   for name, figures in others:
     joined = joined | {f"{name}_{figure}": value for figure, value in figures.items()}
@@ -126,12 +167,12 @@ def join_figures(by_name: Mapping[str, Figures]) -> Figures:
 
 
 def describe_figures(task: Task, figures: Figures, weights: Iterable[str]) -> str:
-  """Returns a text for the console about figures of `join_figures`, for the sets in `weights`."""
+  """Describes figures of `join_figures` for the console; `weights` names the sets of parameters."""
   _, *others = weights
-  words = [task.describe(figures)]
+  words = [describe(task.figures, figures)]
   for name in others:
-    own = {k.removeprefix(f"{name}_"): v for k, v in figures.items() if k.startswith(f"{name}_")}
-    words.append(f"{name}: {task.describe(own)}")
+    part = {k.removeprefix(f"{name}_"): v for k, v in figures.items() if k.startswith(f"{name}_")}
+    words.append(f"{name}: {describe(task.figures, part)}")
   return "; ".join(words)
 
 
