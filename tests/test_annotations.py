@@ -25,6 +25,8 @@ MODULES = [
   for module in pkgutil.walk_packages(ops.__path__, "vitx.ops.")
   if not module.name.endswith(KERNELS)
 ]
+# A mixer that is first imported while its ops are replaced would keep the replacements.
+assert all(MIXERS.values())
 
 
 def allows(hint: typing.Any, value: typing.Any) -> bool:
