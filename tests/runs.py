@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from configs.digits import get_config
-from vitx.config.fields import change
 from vitx.config.overrides import split
+from vitx.config.settings import change
 
 ROOT = Path(__file__).resolve().parents[1]
 # Small, and yet with augmentation, mixing and dropout. One layer has no stochastic depth, whose

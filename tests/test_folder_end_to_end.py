@@ -10,7 +10,7 @@ from PIL import Image
 import vitx
 from tests import runs
 from vitx.config.errors import ConfigError
-from vitx.config.fields import change
+from vitx.config.settings import change
 from vitx.inference.evaluate import evaluate
 from vitx.tasks.base import find_layout
 from vitx.training import compilation, loop

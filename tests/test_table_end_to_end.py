@@ -14,7 +14,7 @@ import vitx
 from tests import programs, runs
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
-from vitx.config.fields import change
+from vitx.config.settings import change
 from vitx.inference.evaluate import evaluate
 from vitx.inference.export import make_program
 from vitx.inference.probe import probe

@@ -13,7 +13,7 @@ from tests.interop.published import FILES
 from vitx.analysis.markdown import shorten_paths
 from vitx.checkpoints.tree import name_leaves
 from vitx.cli import main as front
-from vitx.config.fields import change
+from vitx.config.settings import change
 from vitx.inference import convert as convert_module
 from vitx.inference import model_card
 from vitx.interop.foreign import read_grid

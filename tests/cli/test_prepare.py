@@ -11,7 +11,7 @@ from etils import epath
 
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
-from vitx.config.fields import change
+from vitx.config.settings import change
 from vitx.data import prepare
 from vitx.data.builders import tfrecord_to_array_record
 from vitx.data.sources import open_source

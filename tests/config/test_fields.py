@@ -12,6 +12,7 @@ from vitx.config.describe import describe
 from vitx.config.errors import ConfigError
 from vitx.config.fields import declarations, default_of, named_choices, read_settings, suggest
 from vitx.config.registry import TABLES, table_of
+from vitx.config.settings import Group
 
 NAN = float("nan")
 
@@ -64,7 +65,7 @@ def test_every_default_equals_its_declaration():
   assert defaults.keys() - choices == declarations().keys() - named_choices() - {"phases"}
   for path in declarations():
     value = fields.find(default_config(), path)
-    value = fields.Group(value) if isinstance(value, ConfigDict) else value
+    value = Group(value) if isinstance(value, ConfigDict) else value
     assert value == default_of(path) and type(value) is type(default_of(path)), path
 
 

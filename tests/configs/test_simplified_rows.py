@@ -9,7 +9,7 @@ from tests.configs.test_vix_rows import check_step, count_by_layers, info_of
 from tests.runs import replace
 from tests.slow import all_but
 from vitx.analysis.counting import count
-from vitx.config.fields import change
+from vitx.config.settings import change
 from vitx.models import initialize, model_from_config
 from vitx.tasks.settle import resolve
 

@@ -12,11 +12,12 @@ import pytest
 
 from tests.slow import all_but
 from vitx.analysis.counting import count
-from vitx.config.fields import AugmentSettings, change, read_settings
+from vitx.config.fields import AugmentSettings, read_settings
+from vitx.config.settings import change
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.models import model_from_config
 from vitx.tasks import build_task
-from vitx.tasks.base import init_variables
+from vitx.tasks.base import init_shapes
 from vitx.tasks.settle import resolve
 from vitx.training.optim.optimizers import make_optimizer
 from vitx.training.parameters import parameter_names
@@ -243,7 +244,7 @@ def check_step(config, zeros, *, whole=False):
   image = random.integers(0, 256, (2, size, size, 3), np.uint8)
   label = random.integers(0, classes, 2, np.int32)
   batch = {"image": image, "label": label, "index": np.arange(2, dtype=np.int32)}
-  state = drawn(jax.eval_shape(lambda key: init_variables(task, key), jax.random.key(0)))
+  state = drawn(init_shapes(task))
   params = state.pop("params")
   optimizer = make_optimizer(config, params)
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitx.config.fields import DataSettings, read_fields
+from vitx.config.fields import DataSettings
+from vitx.config.settings import read_fields
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from absl import logging
 
 from tests.data.examples import names, roles
 from vitx.config.errors import ConfigError, MissingExtraError
-from vitx.config.fields import change
+from vitx.config.settings import change
 from vitx.data.mu_law import mu_law_decode, mu_law_encode
 from vitx.data.sources import open_dataset, open_source
 from vitx.data.wav import read_head

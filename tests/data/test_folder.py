@@ -6,7 +6,7 @@ from PIL import Image
 
 from tests.data.examples import names, roles
 from vitx.config.errors import ConfigError
-from vitx.config.fields import change
+from vitx.config.settings import change
 from vitx.data.sources import open_source
 
 

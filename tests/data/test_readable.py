@@ -5,7 +5,7 @@ import pytest
 
 from tests.data.examples import Rows, names, roles
 from vitx.config.errors import ConfigError, UnreadableError
-from vitx.config.fields import change
+from vitx.config.settings import change
 from vitx.data import in_memory
 from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Dataset, DatasetInfo

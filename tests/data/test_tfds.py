@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 
 from tests.data.examples import roles
 from vitx.config.errors import ConfigError
-from vitx.config.fields import change
+from vitx.config.settings import change
 from vitx.data.builders import BUILDERS
 from vitx.data.builders.digits.digits_dataset_builder import Digits, _png
 from vitx.data.dataset import ArraySpec

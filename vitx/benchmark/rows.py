@@ -19,7 +19,8 @@ from vitx.analysis.counting import count_variables
 from vitx.analysis.shapes import variable_shapes
 from vitx.benchmark import timing
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, change
+from vitx.config.fields import RunSettings
+from vitx.config.settings import change
 from vitx.ops.implementation import choosing_by, current_rule
 from vitx.tasks import build_task
 from vitx.tasks.settle import complete_config

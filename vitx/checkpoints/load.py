@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import flax.linen as nn
-import jax
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
@@ -18,10 +17,11 @@ from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.config import registry
 from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, read_settings, to_config
+from vitx.config.fields import RunSettings, read_settings
+from vitx.config.settings import to_config
 from vitx.ops.implementation import current_rule
 from vitx.tasks import TASKS, build_task
-from vitx.tasks.base import Task, init_variables
+from vitx.tasks.base import Task, init_shapes
 from vitx.tasks.settle import Settled
 
 CHOICES = ("best", "latest")
@@ -69,14 +69,14 @@ class Loaded(Settled):
     The copy keeps the weights and `self.settings`.
 
     Args:
-      settings: The settings of the task, such as `fields.change(self.settings, ...)`.
+      settings: The settings of the task, such as `change(self.settings, ...)`.
 
     Raises:
       ShapeMismatch: The network of the other settings has other parameters than `self.variables`.
     """
     task, programs = build_once(settings)
     where = f"the model of {self.workdir}"
-    tree.check_match(tree.name_leaves(self.variables), _variable_shapes(task), where)
+    tree.check_match(tree.name_leaves(self.variables), init_shapes(task), where)
     return dataclasses.replace(self, task=task, programs=programs)
 
   def program(self, name: Hashable, make: Callable[[], T]) -> T:
@@ -165,7 +165,7 @@ def assemble(
     with registry.trusting(trust_code):
       settings = read_settings(config)
       task, programs = build_once(settings)
-      shapes = _variable_shapes(task)
+      shapes = init_shapes(task)
   except ConfigError as error:
     raise ConfigError(f"the config of {place!r}: {error}") from error
   except Exception as error:
@@ -205,9 +205,7 @@ def build_once(settings: RunSettings) -> tuple[Task, dict[Hashable, tuple[Task, 
   built = _BUILT.pop(key, None)
   if built is None:
     built = build_task(settings), {}
-    key = _make_key(
-      settings
-    )  # the key depends on the code that they name, which is imported only now
+    key = _make_key(settings)  # building has imported the code on which the key depends
   _put_last(_BUILT, key, built, TASKS_KEPT)
   return built
 
@@ -257,11 +255,6 @@ def _choose_params(state: Mapping[str, Any], weights: str | None, chose_best: st
       raise ConfigError("weights='ema': the run kept no moving average; leave weights out.")
   raw = (weights or chose_best) == "raw"
   return state["params"] if raw else state.get("ema", state["params"])
-
-
-def _variable_shapes(task: Task) -> dict[str, Any]:
-  """Returns the shapes of the variables of the task's model; nothing is allocated."""
-  return jax.eval_shape(lambda key: init_variables(task, key), jax.random.key(0))
 
 
 def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:

@@ -119,7 +119,6 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
     rows: The names of the requested rows of the file.
     whole: Whether all rows of the file are requested; a file without rows counts as one row.
   """
-
   path, arg = split_text(config)
   known = () if path.endswith(".json") else open_config(path).get("ROWS", ())
   first = arg.split(",")[0]

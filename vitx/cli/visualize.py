@@ -67,12 +67,14 @@ def run(
 ) -> None:
   """Draws the figure and prints the names of its files, and its table if there is one."""
   from vitx.inference.visualize import Options, visualize
-  from vitx.sweeps.results import measure_sweep
 
   fields = {name: arguments.pop(name) for name in ("local", "examples", "queries")}
   arguments["options"] = Options(**fields, inputs=tuple(inputs))
-  measure = partial(measure_sweep, results) if results else None
-  for path in visualize(figure, out, results=measure, **arguments):
+  if results:
+    from vitx.sweeps.results import measure_sweep  # The other figures need no training.
+
+    arguments["results"] = partial(measure_sweep, results)
+  for path in visualize(figure, out, **arguments):
     print(path)
     if path.suffix == ".csv":
       print_table(path)

@@ -69,11 +69,8 @@ def describe(config: Mapping[str, Any]) -> dict[str, Description]:
       descriptions |= _leaves(path, value, described)
   for key in config:
     if key not in choices:  # the leaves without a description are fields that the user has added
-      descriptions = descriptions | {
-        path: leaf
-        for path, leaf in _leaves(key, config[key], Description(None)).items()
-        if path not in descriptions
-      }
+      for path, leaf in _leaves(key, config[key], Description(None)).items():
+        descriptions.setdefault(path, leaf)
   return descriptions
 
 

@@ -15,7 +15,8 @@ from vitx.checkpoints.outputs import check_absent, check_folder
 from vitx.checkpoints.store import CheckpointStore
 from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, change
+from vitx.config.fields import RunSettings
+from vitx.config.settings import change
 from vitx.data.class_names import FILE, fit_lines, read_names
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.inference.model_card import CARD, write_card

@@ -16,9 +16,10 @@ from vitx.checkpoints.outputs import check_folder
 from vitx.checkpoints.workdir import check_file
 from vitx.config.checks import PositiveInt, check_choice, check_value
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, change, read_settings, seed_of
+from vitx.config.fields import RunSettings, read_settings, seed_of
 from vitx.config.overrides import split as split_overrides
 from vitx.config.overrides import with_overrides
+from vitx.config.settings import change
 from vitx.data.class_names import FILE, compare, renumber
 from vitx.data.dataset import ROLES, Dataset, Examples, Joined, spread
 from vitx.data.readable import warn_of_unread

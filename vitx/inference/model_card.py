@@ -103,9 +103,8 @@ def _usage(network: ForeignNetwork | None, file: str) -> str:
 
 def _images(loaded: Loaded) -> str:
   data, evaluation = loaded.settings.data, loaded.settings.evaluation
-  if (
-    data.mean is None or data.std is None or data.image_size is None
-  ):  # as for a density model of bytes
+  # A density model of bytes has no images.
+  if data.mean is None or data.std is None or data.image_size is None:
     return ""
   (height, width), mean, std = sides(data.image_size), list(data.mean), list(data.std)
   return (

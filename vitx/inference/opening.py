@@ -11,7 +11,8 @@ import jax
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, RunSettings, SplitSettings, change, seed_of
+from vitx.config.fields import DataSettings, RunSettings, SplitSettings, seed_of
+from vitx.config.settings import change
 from vitx.data.dataset import Dataset, DatasetInfo, check_arrays
 from vitx.data.sources import find_opener, open_dataset
 from vitx.interop.repository import load

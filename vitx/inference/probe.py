@@ -17,8 +17,9 @@ from vitx.checkpoints.outputs import check_folder
 from vitx.config import registry
 from vitx.config.checks import NonNegativeInt, PositiveInt, Seed, check_choice, check_value
 from vitx.config.errors import ConfigError
-from vitx.config.fields import change, seed_of
+from vitx.config.fields import seed_of
 from vitx.config.loader import load_config
+from vitx.config.settings import change
 from vitx.data import order
 from vitx.data.cache import cache_directory
 from vitx.data.dataset import ROLES, Source, check_arrays

@@ -19,9 +19,10 @@ from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.checks import PositiveInt, check_fields
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, change, seed_of
+from vitx.config.fields import RunSettings, seed_of
 from vitx.config.loader import load_config, split_text
 from vitx.config.registry import fields_of
+from vitx.config.settings import change
 from vitx.data.dataset import Example, Examples
 from vitx.data.images.settings import sides
 from vitx.inference.inputs import list_inputs, make_reader

@@ -9,7 +9,8 @@ from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, change
+from vitx.config.fields import RunSettings
+from vitx.config.settings import change
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
 from vitx.interop.init_from import Fit, initial_variables
@@ -17,7 +18,7 @@ from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.repository import is_weights, load, read_run_settings
 from vitx.interop.transfer import MatchClasses
 from vitx.models import names
-from vitx.tasks.base import Task, Teacher, find_layout, init_variables
+from vitx.tasks.base import Task, Teacher, find_layout, init_shapes, init_variables
 
 CONSTANT = "teacher"  # the teacher's name among the task's constants
 
@@ -53,7 +54,7 @@ def blank_constants(task: Task) -> dict[str, Any]:
   """Returns the dict of `load_constants` with zeros as weights, without reading any file."""
   if task.teacher is None:
     return {}
-  return {CONSTANT: tree.zeros(_shapes(task.teacher))}
+  return {CONSTANT: tree.zeros(init_shapes(task.teacher))}
 
 
 def load_constants(task: Task, settings: RunSettings, info: DatasetInfo) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def load_constants(task: Task, settings: RunSettings, info: DatasetInfo) -> dict
   loaded = load(teacher.source)
   _check_data(teacher, loaded.settings, settings)
   where = f"task.teacher={teacher.source!r}"
-  tree.check_match(tree.name_leaves(loaded.variables), _shapes(teacher), where)
+  tree.check_match(tree.name_leaves(loaded.variables), init_shapes(teacher), where)
   return {CONSTANT: _order_classes(loaded, teacher, info)}
 
 
@@ -101,7 +102,7 @@ def check_teacher(teacher: Teacher, settings: RunSettings, phase: Any = None) ->
 
   If the teacher is an earlier phase of the run, `phase` is that phase's experiment.
   """
-  shapes = _shapes(teacher)
+  shapes = init_shapes(teacher)
   if phase is not None:
     _check_data(teacher, phase.settings, settings)
     state = phase.named_shapes()
@@ -134,7 +135,3 @@ def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   fit = Fit(network=teacher.model, new_head=False, match_classes=_make_finder(info, teacher.source))
   params, state = initial_variables(teacher.source, params, variables, layout, fit)
   return {"params": params, **state}
-
-
-def _shapes(teacher: Teacher) -> dict[str, Any]:
-  return jax.eval_shape(lambda key: init_variables(teacher, key), jax.random.key(0))

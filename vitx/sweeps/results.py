@@ -121,7 +121,7 @@ def measure_sweep(results: str | Path, config: str) -> SweepResults:
     memory[row] = measure_training_bytes(completed) / 1e9  # type: ignore[operator]
   kind, backend = jax.devices()[0].device_kind, jax.default_backend()
   source = Path(results)
-  name = source.resolve().parent.name if source.name == "runs.csv" else source.stem
+  name = source.resolve().parent.name if source.name == RUNS else source.stem
   title = f"{name}, rows of {config}: test figure of finished runs"
   title += ", mean ± standard deviation over seeds" * (max(map(len, values.values())) > 1)
   title += ", against the memory of a training step of the row's whole batch, compiled for"

@@ -238,6 +238,12 @@ def init_variables(network: Task | Teacher, key: jax.Array) -> dict[str, Any]:
   return {name: tree for name, tree in variables.items() if name != "losses"}
 
 
+def init_shapes(network: Task | Teacher) -> dict[str, Any]:
+  """Returns the shapes and dtypes of the variables of `init_variables`; nothing is allocated."""
+  # A new function each time, since JAX traces an old one only once.
+  return jax.eval_shape(lambda key: init_variables(network, key), jax.random.key(0))
+
+
 def find_layout(network: Task | Teacher) -> TokenLayout | None:
   """Returns the layout of the tokens to which a model adds positions; None if it adds none."""
   return token_layout(network.model, network.input_spec.shape)

@@ -7,7 +7,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from vitx.config import fields
-from vitx.config.fields import RunSettings, change
+from vitx.config.fields import RunSettings
+from vitx.config.settings import change, to_config
 from vitx.data.dataset import DatasetInfo, Source
 from vitx.data.sources import find_info, make_up_statistics, open_source
 from vitx.models import resolve_model
@@ -41,7 +42,7 @@ def read(config: Mapping[str, Any]) -> RunSettings:
 
 def resolve(config: Mapping[str, Any], source: Source | DatasetInfo) -> RunSettings:
   """Returns a config's settings, and sets the fields that follow from other fields or the data."""
-  draft = fields.to_config(fields.read_settings(config))
+  draft = to_config(fields.read_settings(config))
   for seed in fields.SEEDS:
     draft[seed] = fields.seed_of(draft, seed)
   task_class(draft.task).resolve(draft, source)

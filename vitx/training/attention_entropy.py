@@ -13,7 +13,8 @@ import jax.numpy as jnp
 
 from vitx.analysis.matrices import attention_entropies, expose_matrices
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, change
+from vitx.config.fields import RunSettings
+from vitx.config.settings import change
 from vitx.data.dataset import Examples, spread
 from vitx.models.stacked import unstack
 from vitx.runtime import evaluation, parallel

@@ -15,6 +15,7 @@ from vitx.config import fields
 from vitx.config.errors import ConfigError
 from vitx.config.fields import RunSettings
 from vitx.config.registry import build
+from vitx.config.settings import change
 from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, Examples, Source, spread
@@ -26,7 +27,7 @@ from vitx.runtime.evaluation import describe_figures, evaluation_shapes, stack_s
 from vitx.runtime.signals import run_breakable
 from vitx.runtime.weights import blank_constants, load_constants, with_teacher_model
 from vitx.tasks import settle
-from vitx.tasks.base import Task, find_layout, init_variables
+from vitx.tasks.base import Task, find_layout, init_shapes, init_variables
 from vitx.tasks.figures import Figures, followed
 from vitx.training import attention_entropy, durations, resident
 from vitx.training.optim.optimizers import (
@@ -285,7 +286,7 @@ def fit_to_examples(settings: RunSettings, examples: int) -> RunSettings:
   changes = {
     path: durations.settle(fields.find(settings, path), per_epoch, total, path) for path in paths
   }
-  return fields.change(settings, {"batch_size": batch, "duration": duration, **changes})
+  return change(settings, {"batch_size": batch, "duration": duration, **changes})
 
 
 def read_examples(task: Task, source: Source) -> Source:
@@ -298,8 +299,8 @@ def make_step(
   settings: RunSettings, task: Task, schedule: Callable[[jax.Array], jax.Array]
 ) -> tuple[Step, TrainState]:
   """Returns a task's training step on one device, and the shapes of its state."""
-  with logged.collect_names() as log:  # a new function, since JAX traces an old one only once
-    variables = jax.eval_shape(lambda key: init_variables(task, key), jax.random.key(0))
+  with logged.collect_names() as log:
+    variables = init_shapes(task)
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = getattr(task.model, "layer_cycle", 0) if is_elementwise(settings) else 0
   step = Step(
@@ -337,7 +338,7 @@ def _check_without_data(settings: RunSettings) -> None:
   total = durations.to_steps(durations.settle(settings.duration, 1), 1)
   every = {field: fields.find(settings, field) for field in CADENCES}
   changes = {field: durations.settle(value, 1, total, field) for field, value in every.items()}
-  _find_periods(fields.change(settings, changes), 1)
+  _find_periods(change(settings, changes), 1)
 
 
 def _find_periods(settings: RunSettings, per_epoch: durations.Number) -> dict[str, Fraction]:

@@ -18,6 +18,7 @@ from vitx.checkpoints import workdir as wd
 from vitx.config import fields, registry
 from vitx.config.errors import ConfigError, listing, naming
 from vitx.config.fields import RunSettings
+from vitx.config.settings import change
 from vitx.models import resolve_model
 from vitx.runtime import parallel
 from vitx.runtime.signals import count_received
@@ -83,7 +84,7 @@ def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
   for (name, phase), run, experiment in zip(phases.items(), runs, experiments, strict=True):
     print(f"{name}:", flush=True)
     if dry_run and phase.init_from in runs:
-      phase = fields.change(phase, {"init_from": ""})  # a dry run needs no such weights
+      phase = change(phase, {"init_from": ""})  # a dry run needs no such weights
     result = loop.train(phase, run, dry_run=dry_run)
     # A signal may have come at the end of a phase, too late to break it off.
     is_stopped = name != list(phases)[-1] and count_received() > before
@@ -168,7 +169,7 @@ def split_phases(config: ConfigDict, workdir: str) -> dict[str, RunSettings]:
     is_successor = phases and "init_from" not in changes
     source = PREFIX + next(reversed(phases)) if is_successor else settings.init_from or ""
     source = _locate(source, "init_from", name, phases, workdir)
-    settings = fields.change(settings, {"init_from": source})
+    settings = change(settings, {"init_from": source})
     if settings.task.get("teacher"):
       settings = _share_teacher(settings, name, phases, workdir)
     phases[name] = settings
@@ -209,7 +210,7 @@ def _share_teacher(
     with naming(f"phases.{other}"):  # the teacher keeps the random graphs of its training
       seed = fields.seed_of(phases[other], "graph_seed")
       changes["task.teacher_model"] = resolve_model(phases[other].model, seed=seed)
-  return fields.change(settings, changes)
+  return change(settings, changes)
 
 
 def _locate(

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 
 from vitx.config.checks import NonNegative, Range, Share, check_value
 from vitx.config.errors import ConfigError
-from vitx.config.fields import AugmentSettings, read_fields
+from vitx.config.fields import AugmentSettings
 from vitx.config.registry import check_options
+from vitx.config.settings import read_fields
 
 # The entries of the fields that () turns off.
 _ENTRIES = {

@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 
 from vitx.config.errors import ConfigError
-from vitx.config.fields import DataSettings, change, read_fields
+from vitx.config.fields import DataSettings
 from vitx.config.registry import Table, lookup
+from vitx.config.settings import change, read_fields
 from vitx.data import splits
 from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
