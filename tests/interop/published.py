@@ -114,13 +114,13 @@ def fill(name, side=None, layout=None, allowed=(), **fields):
   If the file has no head, the head of the network is the identity.
   """
   model, variables = make(name, side, **fields)
-  params, state = variables.pop("params"), variables
-  layout = layout or LAYOUTS[name]
-  params, state = initial_variables(FILES[name], params, state, layout, Fit(allowed, model))
+  fit = Fit(allowed, model, layout or LAYOUTS[name])
+  variables = initial_variables(FILES[name], variables, fit)
   if name in HEADLESS:
     classes = model.num_classes
-    params["head"] = {"kernel": np.eye(model.width, classes), "bias": np.zeros(classes)}
-  return model, {"params": params, **state}
+    head = {"kernel": np.eye(model.width, classes), "bias": np.zeros(classes)}
+    variables["params"]["head"] = head
+  return model, variables
 
 
 def begin(config, workdir):

@@ -19,7 +19,7 @@ from vitx.inference.convert import describe
 from vitx.interop import foreign
 from vitx.interop.export import write_safetensors
 from vitx.interop.foreign_names import to_ours, to_theirs
-from vitx.interop.init_from import initial_variables
+from vitx.interop.init_from import Fit, initial_variables
 from vitx.ops.layout import TokenLayout
 
 CALLED = json.loads(CALLS.read_text())
@@ -54,8 +54,8 @@ def test_a_rectangular_grid_keeps_its_shape(tmp_path):
   file = str(tmp_path / "a.safetensors")
   layout = TokenLayout((4, 1), 1)
   write_safetensors(file, to_theirs(name_arrays(variables), "timm"), layout)
-  params, _ = initial_variables(file, variables["params"], {}, layout)
-  jax.tree.map(np.testing.assert_array_equal, params, variables["params"])
+  filled = initial_variables(file, variables, Fit(layout=layout))
+  jax.tree.map(np.testing.assert_array_equal, filled, variables)
 
 
 def test_a_variable_without_a_name_is_refused():

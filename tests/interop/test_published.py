@@ -142,9 +142,9 @@ def test_known_weights_need_no_config(timm, capsys):
 def test_known_weights_need_their_number_of_heads(timm):
   variables = make("timm_vit", num_heads=2)[1]
   with pytest.raises(ConfigError, match=r"query/kernel \(.*model\.num_heads=3, not 2\)"):
-    initial_variables("timm:vit_tiny_patch16_224", variables["params"], {}, None)
+    initial_variables("timm:vit_tiny_patch16_224", variables)
   variables = make("timm_vit", num_heads=3)[1]
-  initial_variables("timm:vit_tiny_patch16_224", variables["params"], {}, None)
+  initial_variables("timm:vit_tiny_patch16_224", variables)
 
 
 def test_weights_without_a_head_begin_a_training(timm, capsys):

@@ -23,7 +23,7 @@ from vitx.inference.convert import describe
 from vitx.inference.publish import FILES, hide_paths, publish
 from vitx.interop import hub
 from vitx.interop.foreign import read_grid, read_safetensors
-from vitx.interop.init_from import check_source, initial_variables
+from vitx.interop.init_from import Fit, check_source, initial_variables
 from vitx.interop.repository import is_weights
 from vitx.runtime.weights import with_teacher_model
 from vitx.tasks.base import find_layout
@@ -212,10 +212,10 @@ def test_the_cache_serves_without_a_network(on_hub, loaded, monkeypatch):
 
 def test_a_run_begins_from_a_repository(on_hub, loaded, capsys):
   params = jax.tree.map(np.zeros_like, loaded.variables["params"])
-  layout = find_layout(loaded.task)
-  check_source("hf:me/tiny", params, {}, layout)
+  fit = Fit(layout=find_layout(loaded.task))
+  check_source("hf:me/tiny", {"params": params}, fit)
   assert [path for _, path in on_hub.asked if path.endswith("model.safetensors")] == []
-  initial, _ = initial_variables("hf:me/tiny", params, {}, layout)
+  initial = initial_variables("hf:me/tiny", {"params": params}, fit)["params"]
   expected = name_arrays(loaded.variables["params"])
   for name, value in name_arrays(initial).items():
     np.testing.assert_array_equal(value, expected[name])
@@ -228,7 +228,7 @@ def test_a_repository_without_config_begins_a_run(hub_server):
   hub_server.add("timm/small.tiny", files)
   for source in ("timm:small.tiny", "hf:timm/small.tiny"):
     with pytest.raises(ConfigError, match=f"init_from='{source}': none of the network's 1 param"):
-      initial_variables(source, {"a": np.zeros(1)}, {}, None)
+      initial_variables(source, {"params": {"a": np.zeros(1)}})
   asked = [path for _, path in hub_server.asked]
   assert asked[0] == "/timm/small.tiny/resolve/main/model.safetensors"
   assert not [path for path in asked if "pytorch" in path]
@@ -262,7 +262,7 @@ def test_an_unreadable_repository_is_refused(source, message, hub_server):
   with pytest.raises(ConfigError, match=f"^workdir='{source}' {message}"):
     vitx.load(source)
   with pytest.raises(ConfigError, match=f"^init_from='{source}' {message}"):
-    check_source(source, {"a": np.zeros(1)}, {}, None)
+    check_source(source, {"params": {"a": np.zeros(1)}})
 
 
 @pytest.mark.parametrize(

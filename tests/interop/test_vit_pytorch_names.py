@@ -12,7 +12,7 @@ from vitx.config.errors import ConfigError
 from vitx.interop import foreign_names
 from vitx.interop.export import write_safetensors
 from vitx.interop.foreign import guess_layout
-from vitx.interop.init_from import initial_variables
+from vitx.interop.init_from import Fit, initial_variables
 from vitx.interop.transfer import transfer
 from vitx.models import create_model
 from vitx.ops.layout import TokenLayout
@@ -137,8 +137,7 @@ def test_fixed_features_of_performer_are_taken_over(tmp_path):
   model = network(width=16, num_heads=4, mlp_dim=8, token_mixer=MIXERS["performer_softmax"])
   blank = jax.tree.map(lambda x: np.full(x.shape, 7, x.dtype), dict(shapes_of(model, 8)))
   source = str(tmp_path / "vip.safetensors")
-  params, state = blank.pop("params"), blank
-  _, state = initial_variables(source, params, state, TokenLayout((4, 4), 1))
+  state = initial_variables(source, blank, Fit(layout=TokenLayout((4, 4), 1)))
   features = state["features"]["block_1"]["token_mixer"]
   np.testing.assert_array_equal(features["projection"], arrays["fast_attention.projection_matrix"])
   np.testing.assert_array_equal(features["seed"], [7, 7])

@@ -25,7 +25,6 @@ from vitx.interop.init_from import initial_variables
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import FAMILIES, write_families
 from vitx.runtime.weights import make_fit
-from vitx.tasks.base import find_layout
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import summarize_classification
 from vitx.tasks.settle import resolve
@@ -437,15 +436,13 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
 
 def test_weights_that_have_seen_validation_are_reported(finished_run, caplog):
   loaded = load(finished_run[0])
-  state = dict(loaded.variables)
-  start = (str(finished_run[0]), state.pop("params"), state, find_layout(loaded.task))
 
   def report(fingerprint=loaded.fingerprint, **data):
     caplog.clear()
     config = loaded.config.copy_and_resolve_references().unlock()
     config.update(data)
     task, info = loaded.task, DatasetInfo("digits", {}, fingerprint=fingerprint)
-    initial_variables(*start, make_fit(task, config, info))
+    initial_variables(str(finished_run[0]), loaded.variables, make_fit(task, config, info))
     return caplog.text
 
   assert report() == report("another", data_seed=1) == report(data={"fraction": 0.5}) == ""

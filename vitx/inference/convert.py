@@ -52,7 +52,8 @@ def import_weights(
     raise ConfigError(f"out={str(workdir)!r} has a run already; name another directory.")
   settled, info, data = _settle(change(settings, {"init_from": source}), source, without_data)
   task = settled.task
-  params, state = read_variables(settled.settings, info, task, new_head=False)
+  state = read_variables(settled.settings, info, task, new_head=False)
+  params = state.pop("params")
   wd.check_writable(workdir)
   with CheckpointStore(wd.locate_checkpoints(workdir)) as store:
     store.save(0, {"params": params, "model_state": state}, {})

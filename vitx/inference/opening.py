@@ -18,7 +18,7 @@ from vitx.data.sources import find_opener, open_dataset
 from vitx.interop.repository import load
 from vitx.runtime import cache
 from vitx.runtime.weights import make_fit
-from vitx.tasks.base import Task, find_layout, init_variables
+from vitx.tasks.base import Task, init_variables
 
 # The fields, beside the names of splits, that divide the examples of a data set.
 DIVISION = ("validation_choice", "folds", "fold", "groups")
@@ -123,13 +123,10 @@ def change_source(loaded: Loaded, data: DataSettings, source: str | None) -> Div
 
 def read_variables(
   settings: RunSettings, info: DatasetInfo, task: Task, *, new_head: bool = True
-) -> tuple[Any, dict[str, Any]]:
-  """Initializes a network, and fills it with the weights that `settings.init_from` names.
+) -> dict[str, Any]:
+  """Returns a network's initial variables, filled with the weights that `settings.init_from` names.
 
   If `new_head` is set, a head for other classes may be left as initialized.
-
-  Returns:
-    The parameters and the other collections of the network's variables.
 
   Raises:
     ConfigError: The weights cannot be read or do not fit.
@@ -138,11 +135,7 @@ def read_variables(
   from vitx.interop.init_from import check_source, initial_variables
 
   fit = dataclasses.replace(make_fit(task, settings, info), new_head=new_head, may_add=False)
-  source, layout = settings.init_from or "", find_layout(task)
-  key = jax.random.key(seed_of(settings, "init_seed"))
+  source, key = settings.init_from or "", jax.random.key(seed_of(settings, "init_seed"))
   init = jax.jit(lambda key: init_variables(task, key))
-  shapes = dict(jax.eval_shape(init, key))
-  check_source(source, shapes.pop("params"), shapes, layout, fit)
-  state = dict(jax.device_get(init(key)))
-  params = state.pop("params")
-  return initial_variables(source, params, state, layout, fit)
+  check_source(source, jax.eval_shape(init, key), fit)
+  return initial_variables(source, jax.device_get(init(key)), fit)

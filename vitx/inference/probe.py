@@ -161,10 +161,9 @@ def _open_config(config: str | Mapping[str, Any], data_dir: str | None) -> tuple
   source = settle.open_data(settings)
   settled = settle.settle(settings, source)
   settings, task = settled.settings, settled.task
-  params, state = opening.read_variables(settings, source.info, task)
+  variables = opening.read_variables(settings, source.info, task)
   names = list(source.info.class_names or ())
   about = {"fingerprint": source.info.fingerprint, "class_names": names}
-  variables = {"params": params, **state}
   return Loaded(settings, task, variables, about, step=0, workdir=label), source
 
 

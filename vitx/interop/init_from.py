@@ -22,7 +22,7 @@ from vitx.interop.transfer import LISTED, MatchClasses, Report, describe_sizes, 
 from vitx.models import names, token_layout
 from vitx.ops.layout import TokenLayout
 
-STATISTICS = ("batch_stats",)  # The state collections that belong to the weights.
+TRANSFERRED = ("params", "batch_stats")  # The collections that belong to the weights.
 # The fields of a config that choose the test examples of a data set, and those that choose the
 # validation examples alone.
 _OF_TEST = ("data.splits.train", "data.splits.test", "data.folds", "data.fold", "data.groups")
@@ -39,6 +39,8 @@ class Fit:
     network: The new run's network. If a file of weights has no parameters of positions, the
       position embedding of this network is compared with the published one; `None` compares
       nothing.
+    layout: The layout of the new run's tokens to which positions are added, see `transfer`; `None`
+      if there is none.
     new_head: Whether a head may be left as initialized if the source lacks it or has other classes.
     match_classes: A function that finds the run's classes among the source's, see
       `transfer.MatchClasses`; `None` if the run has no classes.
@@ -51,6 +53,7 @@ class Fit:
 
   allowed: Iterable[str] = ()
   network: nn.Module | None = None
+  layout: TokenLayout | None = None
   new_head: bool = True
   match_classes: MatchClasses | None = None
   may_add: bool = True
@@ -89,14 +92,8 @@ class Fit:
       )
 
 
-def initial_variables(
-  source: str,
-  params: Any,
-  model_state: Mapping[str, Any],
-  layout: TokenLayout | None,
-  fit: Fit = Fit(),
-) -> tuple[Any, dict[str, Any]]:
-  """Fills a new run's parameters and state with weights of another run or of a published file.
+def initial_variables(source: str, variables: Mapping[str, Any], fit: Fit = Fit()) -> Any:
+  """Fills a new run's variables with the weights of another run or of a published file.
 
   A head for other classes keeps its random values; a position table for another grid is resized. A
   report on each parameter is printed, and a warning if another run may have been trained on
@@ -107,11 +104,8 @@ def initial_variables(
     source: The workdir of another run, whose best checkpoint is loaded; a repository that vitx
       wrote; a file of weights; or `hf:OWNER/NAME` or `timm:NAME` for a file on the Hugging Face
       Hub.
-    params: Freshly initialized parameters.
-    model_state: The new run's other collections. Batch statistics are filled. If the source is a
-      file of weights, any other state that it has is filled too.
-    layout: The layout of the new run's tokens to which positions are added, or `None`; see
-      `transfer`.
+    variables: The freshly initialized collections. Parameters and batch statistics are filled. If
+      the source is a file of weights, any other state that it has is filled too.
     fit: The conditions.
 
   Raises:
@@ -120,60 +114,37 @@ def initial_variables(
   is_run = not is_weights(source)
   if is_run:
     loaded = load(source)
-    filled, report = _transfer_run(loaded, source, params, model_state, layout, fit)
+    filled, report = _transfer_run(loaded, source, variables, fit)
     print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
     _warn_of_seen_examples(loaded, source, fit)
   else:
-    filled, report = _transfer_file(source, params, model_state, layout, fit)
+    filled, report = _transfer_file(source, variables, fit)
     print(f"init_from {source}:\n{report}", flush=True)
   fit.check(report, source, is_run=is_run)
-  state = dict(model_state)
-  for name in state.keys() & filled.keys():
-    old = tree.name_leaves(state[name])
-    state[name] = tree.fill(state[name], old | tree.name_leaves(filled[name]))
-  return filled["params"], state
+  return tree.fill(dict(variables), tree.name_leaves(variables) | tree.name_leaves(filled))
 
 
-def check_source(
-  source: str,
-  params: Any,
-  model_state: Mapping[str, Any],
-  layout: TokenLayout | None,
-  fit: Fit = Fit(),
-) -> None:
+def check_source(source: str, shapes: Mapping[str, Any], fit: Fit = Fit()) -> None:
   """Checks that the initial weights fit a new run, without initializing the run's network.
 
-  The weights of another run are not read: their shapes follow from its config.
-  `initial_variables` describes the other arguments and the errors.
-
-  Args:
-    params: The shapes and dtypes of the parameters, without values.
-    model_state: The shapes and dtypes of the other collections.
+  The weights of another run are not read: their shapes follow from its config. `shapes` has the
+  shapes and dtypes of the variables. `initial_variables` describes the rest.
   """
   if is_weights(source):
-    params, model_state = tree.zeros((params, model_state))
-    _, report = _transfer_file(source, params, model_state, layout, fit)
+    _, report = _transfer_file(source, tree.zeros(shapes), fit)
     fit.check(report, source, is_run=False)
     return
   with naming(f"init_from={source!r}"):
     loaded = load_shapes(source)
-  check_run(loaded, source, params, model_state, layout, fit)
+  check_run(loaded, source, shapes, fit)
 
 
-def check_run(
-  loaded: Loaded,
-  source: str,
-  params: Any,
-  model_state: Mapping[str, Any],
-  layout: TokenLayout | None,
-  fit: Fit = Fit(),
-) -> None:
+def check_run(loaded: Loaded, source: str, shapes: Mapping[str, Any], fit: Fit) -> None:
   """Checks that the parameters of another run fit a new run, before either is trained.
 
   The variables of `loaded` have zeros in place of weights. `check_source` describes the rest.
   """
-  params, model_state = tree.zeros((params, model_state))
-  _, report = _transfer_run(loaded, source, params, model_state, layout, fit)
+  _, report = _transfer_run(loaded, source, tree.zeros(shapes), fit)
   fit.check(report, source, is_run=True)
 
 
@@ -197,44 +168,34 @@ def _warn_of_seen_examples(loaded: Loaded, source: str, fit: Fit) -> None:
 
 
 def _transfer_run(
-  loaded: Loaded,
-  source: str,
-  params: Any,
-  model_state: Mapping[str, Any],
-  layout: TokenLayout | None,
-  fit: Fit,
+  loaded: Loaded, source: str, variables: Mapping[str, Any], fit: Fit
 ) -> tuple[Any, Report]:
   """Returns a new run's parameters and batch statistics, filled from another run, and a report."""
-  target = {"params": params}
-  target |= {name: model_state[name] for name in STATISTICS if name in model_state}
+  target = {name: variables[name] for name in TRANSFERRED if name in variables}
   with registry.trusting(False):
     before = token_layout(loaded.model, loaded.task.input_spec.shape)
   trained = {name: loaded.variables[name] for name in target if name in loaded.variables}
   class_names = loaded.class_names if loaded.knows_class_names else None
   indices = _match_classes(fit.match_classes, class_names, trained)
   with naming(f"init_from={source!r}"):
-    filled, report = transfer(target, trained, layout, before, indices)
+    filled, report = transfer(target, trained, fit.layout, before, indices)
   differing = _compare_positions(_read_positions(loaded), fit.network)
   return filled, dataclasses.replace(report, skipped={**report.skipped, **differing})
 
 
-def _transfer_file(
-  source: str, params: Any, model_state: Mapping[str, Any], layout: TokenLayout | None, fit: Fit
-) -> tuple[Any, Report]:
+def _transfer_file(source: str, variables: Mapping[str, Any], fit: Fit) -> tuple[Any, Report]:
   """Returns a new run's parameters and state, filled from a published file, and a report."""
-  heads = foreign.count_heads(params)
+  heads = foreign.count_heads(variables["params"])
   trained, extra, ignored, posemb, grid = foreign.read_variables(source, heads)
   stored = tree.name_leaves(trained)
-  state = {
-    name: x
-    for name, x in tree.name_leaves(dict(model_state)).items()
-    if name in stored or name.split("/")[0] in STATISTICS
-  }
-  target = {"params": params, **tree.nest(state)}
+  leaves = tree.name_leaves(variables).items()
+  target = tree.nest(
+    {name: x for name, x in leaves if name in stored or name.split("/")[0] in TRANSFERRED}
+  )
   indices = _match_classes(fit.match_classes, None, trained)
   before = foreign.guess_layout(trained, grid)
   with naming(f"init_from={source!r}"):
-    filled, report = transfer(target, trained, layout, before, indices)
+    filled, report = transfer(target, trained, fit.layout, before, indices)
   unused = {**report.unused, **dict.fromkeys(extra, "")}
   skipped = {**report.skipped, **_compare_positions(posemb, fit.network)}
   skipped |= _compare_heads(source, target)

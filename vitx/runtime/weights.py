@@ -28,6 +28,7 @@ def make_fit(task: Task, settings: RunSettings, info: DatasetInfo) -> Fit:
   return Fit(
     allowed=settings.init_from_except,
     network=task.model,
+    layout=find_layout(task),
     match_classes=_make_finder(info, settings.init_from or ""),
     settings=settings,
     fingerprint=info.fingerprint,
@@ -109,9 +110,8 @@ def check_teacher(teacher: Teacher, settings: RunSettings, phase: Any = None) ->
     variables = {"params": state.params, **state.model_state}
     tree.check_match(tree.name_leaves(variables), shapes, f"task.teacher={teacher.source!r}")
   elif is_weights(teacher.source):
-    layout = find_layout(teacher)
-    fit = Fit(network=teacher.model, new_head=False)
-    check_weights(teacher.source, shapes.pop("params"), shapes, layout, fit)
+    fit = Fit(network=teacher.model, layout=find_layout(teacher), new_head=False)
+    check_weights(teacher.source, shapes, fit)
   else:
     _check_data(teacher, read_run_settings(teacher.source), settings)
 
@@ -130,8 +130,6 @@ def _check_data(teacher: Teacher, teacher_run: RunSettings, settings: RunSetting
 def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   """Returns a teacher's variables from a file of published weights."""
   variables = jax.jit(lambda key: init_variables(teacher, key))(jax.random.key(0))
-  params = variables.pop("params")
-  layout = find_layout(teacher)
-  fit = Fit(network=teacher.model, new_head=False, match_classes=_make_finder(info, teacher.source))
-  params, state = initial_variables(teacher.source, params, variables, layout, fit)
-  return {"params": params, **state}
+  layout, match = find_layout(teacher), _make_finder(info, teacher.source)
+  fit = Fit(network=teacher.model, layout=layout, new_head=False, match_classes=match)
+  return initial_variables(teacher.source, variables, fit)

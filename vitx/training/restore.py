@@ -17,7 +17,6 @@ from vitx.interop.init_from import check_run, initial_variables
 from vitx.interop.init_from import check_source as check_weights
 from vitx.runtime.environment import describe_data, describe_environment
 from vitx.runtime.weights import make_fit
-from vitx.tasks.base import find_layout
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment
 from vitx.training.record import provenance
@@ -100,9 +99,10 @@ def begin(
   else:
     state = initialize()
   if restored is None and settings.init_from:
-    params, model_state = _use_weights(initial_variables, experiment, state)
+    variables = _use_weights(initial_variables, experiment, state)
+    params = variables.pop("params")
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
-    state = state.replace(params=params, model_state=model_state, ema=ema)
+    state = state.replace(params=params, model_state=variables, ema=ema)
   if is_writer():
     wd.write_json(workdir, "config.json", wd.to_plain(settings))
     data = describe_data(experiment.source, settings.data)
@@ -114,6 +114,6 @@ def begin(
 
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
   """Calls a function that fits the weights of `init_from` to a run's state, or checks the fit."""
-  settings, layout = experiment.settings, find_layout(experiment.task)
+  settings = experiment.settings
   fit = make_fit(experiment.task, settings, experiment.source.info)
-  return function(settings.init_from, state.params, state.model_state, layout, fit)
+  return function(settings.init_from, {"params": state.params, **state.model_state}, fit)
