@@ -4,6 +4,7 @@ import pytest
 
 from tests.data.examples import Rows
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings
 from vitx.data import batches, order
 from vitx.data.images.resizing import ResizeImages
 
@@ -21,10 +22,12 @@ def drawn(count=37, varying=False):
 
 
 def make(examples=None, **changes):
-  settings = {"batch_size": 8, "seed": 3, "memory": "always", "threads": 2} | changes
-  transform = ResizeImages(settings.pop("decode_size", 8), settings.pop("resize_mode", "center"))
+  settings = {"batch_size": 8, "seed": 3, "memory": "always"} | changes
+  names = settings.keys() & vars(DataSettings()).keys()
+  data = DataSettings(**{name: settings.pop(name) for name in names})
+  transform = ResizeImages(8, data.resize_mode)
   examples = drawn() if examples is None else examples
-  return batches.TrainBatches(examples, transform=transform, **settings)
+  return batches.TrainBatches(examples, data, transform=transform, **settings)
 
 
 def evaluate(examples, resize_mode="center", **changes):
@@ -57,23 +60,16 @@ def test_memory_and_stream_are_identical(varying, batch_size, start):
     assert_same(a, streamed.batch(step))
 
 
-def test_batches_follow_the_order():
-  source = make()
-  for step, batch in zip(range(5, 12), source.iterate(5, 12), strict=True):
-    which = order.example_at(3, np.arange(step * 8, step * 8 + 8), 37)
+@pytest.mark.parametrize("memory", ["always", "never"])
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_batches_follow_the_order_and_spread_repeated_examples(memory, repeats):
+  source = make(batch_size=12, repeats=repeats, memory=memory)
+  for step, batch in zip(range(2, 9), source.iterate(2, 9), strict=True):
+    assert (batch["image"].dtype, batch["label"].dtype) == (np.uint8, np.int32)
+    places = order.places(np.arange(12), 12, repeats)
+    which = order.example_at(3, step * 12 + places, 37, repeats)
     np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], which)
     np.testing.assert_array_equal(batch["label"], which % 5)
-    np.testing.assert_array_equal(batch["index"], np.arange(8))
-  assert (batch["image"].dtype, batch["label"].dtype) == (np.uint8, np.int32)
-
-
-@pytest.mark.parametrize("memory", ["always", "never"])
-def test_repeated_examples_are_spread_over_a_batch(memory):
-  source = make(batch_size=12, repeats=3, memory=memory)
-  for step, batch in zip(range(2, 9), source.iterate(2, 9), strict=True):
-    places = order.places(np.arange(12), 12, 3)
-    which = order.example_at(3, step * 12 + places, 37, 3)
-    np.testing.assert_array_equal(batch["image"][:, 0, 0, 0], which)
     np.testing.assert_array_equal(batch["index"], np.arange(12))
     partners = which.reshape(-1, 2)
     assert (partners[:, 0] == partners[:, 1]).sum() <= 1

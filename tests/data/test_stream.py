@@ -8,6 +8,7 @@ from PIL import Image
 
 from tests.data.test_batches import assert_same
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings
 from vitx.data import batches, stream
 from vitx.data.dataset import read_encoded
 from vitx.data.images.decode import Encoded
@@ -48,10 +49,10 @@ class Counted:
     return f"number {i}"
 
 
-def make(examples, memory="never", transform=None, **changes):
-  settings = {"batch_size": ROWS, "seed": 1, "threads": 4} | changes
-  transform = transform or Identity()
-  return batches.TrainBatches(examples, transform=transform, memory=memory, **settings)
+def make(examples, memory="never", threads=4, repeats=1, **changes):
+  data = DataSettings(memory=memory, threads=threads, repeats=repeats)
+  settings = {"transform": Identity(), "batch_size": ROWS, "seed": 1} | changes
+  return batches.TrainBatches(examples, data, **settings)
 
 
 def join_threads(before):
@@ -77,17 +78,6 @@ def test_streamed_batches_equal_those_in_memory(threads, processes, repeats):
     assert len(rest) == 4
     for step, batch in enumerate(rest, 7):
       assert_same(batch, stored.batch(step))
-
-
-def test_a_streamed_evaluation_equals_one_in_memory():
-  stored = batches.keep(Counted(100), transform=Identity(), memory="always", threads=2)
-  ways = [
-    list(batches.evaluation_batches(some, transform=Identity(), batch_size=ROWS, threads=3))
-    for some in (stored, Counted(100))
-  ]
-  assert len(ways[0]) == 3 and not ways[0][-1]["mask"].all()
-  for a, b in zip(*ways, strict=True):
-    assert_same(a, b)
 
 
 @pytest.mark.parametrize("taken", [0, 1, 3])

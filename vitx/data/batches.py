@@ -7,11 +7,12 @@ b = B / process_count rows from p*b to (p+1)*b - 1.
 """
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from vitx.config.errors import ConfigError
+from vitx.config.fields import DataSettings
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, Example, Examples
 from vitx.data.in_memory import InMemory, blank_rows, keep, store_row, transform_one
@@ -34,16 +35,12 @@ class TrainBatches:
   this number into the keys of its random draws.
 
   Args:
-    examples: The training examples. The constructor reads all of them if `memory` keeps them.
+    examples: The training examples. The constructor reads all of them if `data.memory` keeps them.
+    data: The config's `data`, of which these fields are read: memory, threads, repeats (see
+      `order.example_at` and `order.places`), sampling (see `order.BalancedOrder`).
     transform: The transform of each example; its random bits depend on seed, step and row number.
     batch_size: The number of examples in a batch over all processes, a multiple of their number.
     seed: The data seed, for the order of the examples and the bits of the transform.
-    repeats: The number of copies of an example, which have consecutive positions in the training
-      order, see `order.example_at` and `order.places`; 1 for no additional copies.
-    sampling: "balanced" to draw each class equally often (`order.BalancedOrder`); None for a
-      permutation of all examples in each epoch.
-    memory: One of auto, always and never, see `in_memory.keep`.
-    threads: The number of threads that read and transform.
     process_index: The index of this process.
     process_count: The number of processes that share each batch.
   """
@@ -51,31 +48,28 @@ class TrainBatches:
   def __init__(
     self,
     examples: Examples,
+    data: DataSettings,
     *,
     transform: Transform,
     batch_size: int,
     seed: int,
-    memory: str,
-    threads: int,
-    repeats: int = 1,
-    sampling: str | None = None,
     process_index: int = 0,
     process_count: int = 1,
   ):
-    check_sampling(examples, sampling)
+    labels, repeats, threads = getattr(examples, "labels", None), data.repeats, data.threads
+    if data.sampling == "balanced" and (labels is None or labels.ndim != 1):
+      raise ConfigError("data.sampling='balanced' needs one class for each example.")
     self._rows = share(batch_size, process_index, process_count)
     self._batch_size = batch_size
     self._seed = seed
     self._places = order.places(self._rows, batch_size, repeats)
     self._transform = transform
     self._threads = threads
-    self._examples = keep(examples, transform=transform, memory=memory, threads=threads)
-    self._order = functools.partial(
-      order.example_at, seed, count=len(self._examples), repeats=repeats
-    )
-    if sampling == "balanced":
-      balanced = order.BalancedOrder(seed, np.asarray(examples.labels))
-      self._order = functools.partial(balanced.example_at, repeats=repeats)
+    self._examples = keep(examples, transform=transform, memory=data.memory, threads=threads)
+    find: Callable[..., np.ndarray] = functools.partial(order.example_at, seed, count=len(examples))
+    if data.sampling == "balanced":
+      find = order.BalancedOrder(seed, np.asarray(labels)).example_at
+    self._order = functools.partial(find, repeats=repeats)
 
   @property
   def arrays(self) -> Example | None:
@@ -132,13 +126,6 @@ class TrainBatches:
     if self._transform.draws:
       bits = order.generator(self._seed, order.TRANSFORM, row, step)
     return transform_one(self._examples, self._transform, i, bits)
-
-
-def check_sampling(examples: Examples, sampling: str | None) -> None:
-  """Checks that each example has one class if `sampling` is "balanced"."""
-  labels = getattr(examples, "labels", None)
-  if sampling == "balanced" and (labels is None or labels.ndim != 1):
-    raise ConfigError("data.sampling='balanced' needs one class for each example.")
 
 
 def evaluation_batches(

@@ -24,7 +24,7 @@ FILE = "classes.txt"  # the list of classes in order, in a folder or beside a fi
 CLASS = "ClassLabel"  # the kind of a column of classes in TFDS and in the library datasets
 LISTED = 5  # an error shows this many names
 _NUMBERED = re.compile(r"(\D*)(\d+)(\D*)", re.ASCII)
-_WORDNET = re.compile(r"\A(n\d{8})(?:[\s,:].*)?\Z", re.ASCII)
+_WORDNET = re.compile(r"\A(n\d{8})(?:[\s,:].*)?\Z", re.ASCII)  # an id, and a comment after it
 
 
 def normalize(name: str) -> str:
@@ -70,12 +70,12 @@ def read_names(path: Path) -> tuple[str, ...] | None:
 
   Text after a WordNet id (`n01440764 tench`) is a comment and left out.
   """
-  if not Path(path).exists():
+  if not path.exists():
     return None
   with reading(f"{path} cannot be read as a list of classes"):
-    text = Path(path).read_bytes().decode("utf-8-sig")
+    text = path.read_bytes().decode("utf-8-sig")
   lines = [normalize(line.strip()) for line in text.splitlines() if line.strip()]
-  names = [_remove_comment(line) for line in lines]
+  names = [_WORDNET.sub(r"\1", line) for line in lines]
   repeated = [name for name in names if names.count(name) > 1]
   if repeated or not names:
     problem = f"names {repeated[0]!r} twice" if repeated else "names no class"
@@ -91,15 +91,10 @@ def order_names(field: str, stated: Sequence[str] | None, present: Set[str]) -> 
   return tuple(stated or sort_names([*present]))
 
 
-def _remove_comment(line: str) -> str:
-  """Removes the text after a WordNet id from a line; returns any other line unchanged."""
-  return _WORDNET.sub(r"\1", line)
-
-
 def fit_lines(names: Sequence[str]) -> bool:
   """Returns whether `read_names` would restore these names from a file with one name per line."""
   lines = [line.strip() for name in names for line in name.splitlines()]
-  return lines == list(map(_remove_comment, names)) == list(names)
+  return lines == [_WORDNET.sub(r"\1", name) for name in names] == list(names)
 
 
 def match_classes(

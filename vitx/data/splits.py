@@ -223,9 +223,7 @@ def _carve(
   """Returns the rest of a split, and a share for which `draw` has the seed and the stream."""
   if dataset.carve is not None:
     return dataset.carve(train, share)
-
-  choose = lambda x: choose_balanced(_classes(x), find_groups(x), share, *draw, spare)  # noqa: E731
-  return _divide(train, choose)
+  return _divide(train, lambda x: choose_balanced(_classes(x), find_groups(x), share, *draw, spare))
 
 
 def _check_split(dataset: Dataset, role: str, expression: str) -> None:

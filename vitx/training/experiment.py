@@ -131,13 +131,10 @@ class Experiment(settle.Settled):
     settings = self.settings
     batches = TrainBatches(
       self.examples.train,
+      settings.data,
       transform=self.task.transform(train=True),
       batch_size=settings.batch_size,
       seed=fields.seed_of(settings, "data_seed"),
-      repeats=settings.data.repeats,
-      sampling=settings.data.sampling,
-      memory=settings.data.memory,
-      threads=settings.data.threads,
       process_index=jax.process_index(),
       process_count=jax.process_count(),
     )

@@ -18,11 +18,7 @@ _ENTRIES = {
 
 
 def read_augment(augment: Mapping[str, Any], image_size: int, channels: int) -> AugmentSettings:
-  """Reads and checks `config.augment` for images of the given size and channels.
-
-  Raises:
-    ConfigError: A field is unknown, a value is out of range, or two fields exclude each other.
-  """
+  """Reads and checks `config.augment` for images of the given size and channels."""
   check_options(AugmentSettings, augment, "augment")
   settings = read_fields(AugmentSettings, augment, "augment")
   for name, kind in _ENTRIES.items():

@@ -63,8 +63,7 @@ def mix(
 
 def _swap(values: jax.Array) -> jax.Array:
   """Exchanges the two members of each pair along the first axis."""
-  pairs = values.reshape(values.shape[0] // 2, 2, *values.shape[1:])
-  return pairs[:, ::-1].reshape(values.shape)
+  return values.reshape(-1, 2, *values.shape[1:])[:, ::-1].reshape(values.shape)
 
 
 def draw(

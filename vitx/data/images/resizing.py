@@ -19,6 +19,7 @@ from vitx.data.images.settings import sides
 SCALE = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 ImageLike = np.ndarray | Image.Image
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
@@ -147,10 +148,7 @@ def _planes(image: ImageLike) -> list[Image.Image]:
 
 
 def _resample(
-  planes: list[Image.Image],
-  size: tuple[int, int],
-  how: Image.Resampling,
-  box: tuple[float, float, float, float] | None = None,
+  planes: list[Image.Image], size: tuple[int, int], how: Image.Resampling, box: Box | None = None
 ) -> np.ndarray:
   """Resizes images to `size`, (width, height); joins their channels, uint8 (height, width, C)."""
   return np.concatenate([to_array(plane.resize(size, how, box)) for plane in planes], axis=-1)

@@ -47,16 +47,14 @@ def find_size(info: DatasetInfo) -> tuple[int, int] | None:
 
 def find_channels(info: DatasetInfo) -> int:
   """Returns the number of channels of a set's images."""
-  channels = _find_shape(info)[2]
-  assert channels is not None
-  return channels
+  return _find_shape(info)[2]
 
 
-def _find_shape(info: DatasetInfo) -> tuple[int | None, ...]:
-  spec = info.spec.get("image")
-  if spec is None or len(spec.shape) != 3 or spec.shape[2] is None:
+def _find_shape(info: DatasetInfo) -> tuple[int | None, int | None, int]:
+  shape = info.spec["image"].shape if "image" in info.spec else ()
+  if len(shape) != 3 or shape[2] is None:
     raise ConfigError(
       f"data.source={info.name!r} has no images (height, width, channels). Its arrays are"
       f" {listing(f'{key} {array.dtype} {array.shape}' for key, array in info.spec.items())}."
     )
-  return spec.shape
+  return shape[0], shape[1], shape[2]

@@ -36,6 +36,9 @@ def open_bytes(data: DataSettings) -> Dataset:
     content = np.memmap(path, np.uint8, mode="r")
   slices = functools.partial(_slices, name, len(content))
   whole = slices("train")
+  sample = choose_sample(-(-len(content) // BLOCK), len(content)).tolist()
+  blocks = (content[i * BLOCK : (i + 1) * BLOCK].tobytes() for i in sample)
+  fingerprint = digest(["bytes", str(len(content)), digest(blocks)])
 
   def open_split(expression: str) -> Documents:
     ranges = slices(expression)
@@ -47,7 +50,7 @@ def open_bytes(data: DataSettings) -> Dataset:
     )
 
   return Dataset(
-    info=DatasetInfo(name, SPEC, vocabulary=VOCABULARY, fingerprint=_fingerprint(content)),
+    info=DatasetInfo(name, SPEC, vocabulary=VOCABULARY, fingerprint=fingerprint),
     splits=("train",),
     open_split=open_split,
     overlap=lambda a, b: overlap(slices(a), slices(b)),
@@ -81,11 +84,3 @@ def _place(text: str, size: int) -> int | None:
   else:
     return None
   return place + size if text.startswith("-") else place
-
-
-def _fingerprint(content: np.ndarray) -> str:
-  """Returns a hash of a file's size, and of all its blocks or a sample of them."""
-  size = len(content)
-  chosen = choose_sample(-(-size // BLOCK), size).tolist()
-  blocks = (content[i * BLOCK : (i + 1) * BLOCK].tobytes() for i in chosen)
-  return digest(["bytes", str(size), digest(blocks)])

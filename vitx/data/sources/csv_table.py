@@ -7,7 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +94,7 @@ def open_csv(data: DataSettings) -> Dataset:
     fingerprint=_fingerprint(files, key, [*(names or ()), *groups.values()]),
     numbered=names is not None and class_names.are_numbered(names),
   )
-  return replace(make_dataset(info, files), groups=groups.__getitem__ if groups else None)
+  return make_dataset(info, files, groups=groups.__getitem__ if groups else None)
 
 
 def _read_table(name: str, path: Path) -> tuple[list[str], list[TableRow]]:

@@ -18,20 +18,8 @@ from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Joined
 from vitx.data.fingerprint import digest, read_sample
 from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.images.settings import check_file_settings, image_spec
-from vitx.data.sources.files import (
-  describe_others,
-  find_directories,
-  find_files,
-  find_root,
-  list_names,
-)
-from vitx.data.sources.folder_layout import (
-  SUFFIXES,
-  Classes,
-  FolderLayout,
-  find_images,
-  find_layout,
-)
+from vitx.data.sources import files, folder_layout
+from vitx.data.sources.folder_layout import SUFFIXES, Classes, FolderLayout
 from vitx.data.split_names import find_role, find_roles, states_role, suggest_name
 from vitx.data.splits import find_bases
 from vitx.files import reading
@@ -104,95 +92,85 @@ def open_folder(data: DataSettings) -> Dataset:
   """
   check_file_settings(data)
   name = data.source
-  root, field = find_root(name), f"data.source={name!r}"
-  if not find_directories(root, SUFFIXES) and any(find_images(root)):
+  root, field = files.find_root(name), f"data.source={name!r}"
+  if not files.find_directories(root, SUFFIXES) and any(folder_layout.find_images(root)):
     return _open_unlabeled(field, root, data)
   stated = class_names.read_names(root / class_names.FILE) or ()
   expressions = filter(None, data.splits.values())
   bases = {base for split in expressions for base in find_bases(split)}
-  layout = find_layout(field, root, stated, bases)
+  layout = folder_layout.find_layout(field, root, stated, bases)
   names, is_stated = _name_classes(field, root, layout, stated)
-  files: dict[str, ImageFiles] = {}
+  splits: dict[str, ImageFiles] = {}
   others: list[Path] = []
   skipped, problem = list[str](), layout.problem
   for split, classes in layout.splits.items():
     # In the order of the directory names, independent of the labels, so that a run draws the same
     # examples however its classes are numbered.
-    lists = {raw: find_files(field, path, SUFFIXES) for raw, path in sorted(classes.items())}
-    images = {raw: list_names(root, paths) for raw, (paths, _) in lists.items()}
+    lists = {raw: files.find_files(field, path, SUFFIXES) for raw, path in sorted(classes.items())}
+    images = {raw: files.list_names(root, paths) for raw, (paths, _) in lists.items()}
     others += [path for _, more in lists.values() for path in more]
     parts, other_parts, doubt = _find_parts(field, split, root, classes, images, bases)
     skipped += other_parts
     problem = (find_role(split) == "train" and doubt) or problem or doubt
     for part, paths in parts.items():
-      files[part] = _make_files(root, paths, names, data)
-      check_filled(name, part, files[part], names, map(normalize, classes) if is_stated else names)
+      splits[part] = _make_files(root, paths, names, data)
+      check_filled(name, part, splits[part], names, map(normalize, classes) if is_stated else names)
   for path in layout.skipped:
-    count = len(find_files(field, path, SUFFIXES)[0])
+    count = len(files.find_files(field, path, SUFFIXES)[0])
     skipped.append(f"{path.name} ({count} images){suggest_name(path.name)}")
   inside = {path.parent for classes in layout.splits.values() for path in classes.values()}
-  strays = (path for place in {root} | inside for path in find_images(place))
+  strays = (path for place in {root} | inside for path in folder_layout.find_images(place))
   unread = {
     "directories that are neither splits nor classes": skipped,
-    "images outside of the class directories": list_names(root, strays),
+    "images outside of the class directories": files.list_names(root, strays),
     "lists of other classes": [class_names.FILE] if stated and not is_stated else [],
-    **describe_others(root, others, SUFFIXES),
+    **files.describe_others(root, others, SUFFIXES),
   }
   info = DatasetInfo(
     name=name,
     spec=image_spec(data.channels),
     class_names=names,
-    fingerprint=_fingerprint(files),
+    fingerprint=_fingerprint(splits),
     numbered=is_stated or class_names.are_numbered(names),
   )
-  return make_dataset(info, files, layout.unlabeled, unread, problem)
+  return make_dataset(info, splits, unlabeled=layout.unlabeled, unread=unread, problem=problem)
 
 
 def _open_unlabeled(field: str, root: Path, settings: DataSettings) -> Dataset:
   """Opens a folder that has images and no directories; the images are the unlabeled split train."""
-  images, others = find_files(field, root, SUFFIXES)
-  paths = tuple(list_names(root, images))
-  files = {"train": ImageFiles(root, paths, settings, directories=("",) * len(paths))}
+  images, others = files.find_files(field, root, SUFFIXES)
+  paths = tuple(files.list_names(root, images))
+  splits = {"train": ImageFiles(root, paths, settings, directories=("",) * len(paths))}
   spec = image_spec(settings.channels, labeled=False)
-  info = DatasetInfo(settings.source, spec, fingerprint=_fingerprint(files))
-  return make_dataset(info, files, unread=describe_others(root, others, SUFFIXES))
+  info = DatasetInfo(settings.source, spec, fingerprint=_fingerprint(splits))
+  return make_dataset(info, splits, unread=files.describe_others(root, others, SUFFIXES))
 
 
-def make_dataset(
-  info: DatasetInfo,
-  files: Mapping[str, Examples],
-  unlabeled: tuple[str, ...] = (),
-  unread: Mapping[str, Sequence[str]] | None = None,
-  problem: str = "",
-) -> Dataset:
+def make_dataset(info: DatasetInfo, splits: Mapping[str, Examples], **fields: Any) -> Dataset:
   """Returns a data set whose splits can be joined by `+`, but not sliced.
 
   Args:
     info: The facts about the data set.
-    files: The images of each split, by its name.
-    unlabeled: The names of the splits that are unusable because they have no labels.
-    unread: The names of the files and directories that the source skipped, by kind, or None.
-    problem: The error for a new run, see `Dataset`; "" for none.
+    splits: The images of each split, by its name.
+    **fields: Other fields of the `Dataset`.
   """
 
   def open_split(expression: str) -> Examples:
     bases = [term.strip() for term in expression.split("+")]
-    if len({*bases} & files.keys()) < len(bases):
+    if len({*bases} & splits.keys()) < len(bases):
       raise ConfigError(
         f"data.splits: {expression!r} of {info.name!r} is not a sum of different splits:"
-        f" {' + '.join(files)}."
+        f" {' + '.join(splits)}."
       )
-    return files[bases[0]] if len(bases) == 1 else Joined([files[base] for base in bases])
+    return splits[bases[0]] if len(bases) == 1 else Joined([splits[base] for base in bases])
 
   return Dataset(
     info,
-    splits=tuple(files),
+    splits=tuple(splits),
     open_split=open_split,
-    unlabeled=unlabeled,
-    roles=find_roles(files),
-    unread=unread or {},
-    problem=problem,
+    roles=find_roles(splits),
     overlap=lambda a, b: not set(find_bases(a)).isdisjoint(find_bases(b)),
+    **fields,
   )
 
 
@@ -279,37 +257,37 @@ def _make_files(
 
 
 def check_filled(
-  name: str, split: str, files: ImageFiles, names: Sequence[str], required: Iterable[str]
+  name: str, split: str, images: ImageFiles, names: Sequence[str], required: Iterable[str]
 ) -> None:
   """Checks that a split has images, and that the split train has images of the required classes."""
-  empty = {*required} - {names[label] for label in np.unique(np.asarray(files.labels))}
-  if empty and (find_role(split) == "train" or not len(files)):
+  empty = {*required} - {names[label] for label in np.unique(np.asarray(images.labels))}
+  if empty and (find_role(split) == "train" or not len(images)):
     raise ConfigError(
       f"data.source={name!r}: the split {split!r} has no images of {listing(empty)} with one of the"
       f" suffixes {listing(SUFFIXES)}."
     )
 
 
-def _fingerprint(files: Mapping[str, ImageFiles]) -> str:
+def _fingerprint(splits: Mapping[str, ImageFiles]) -> str:
   """Returns a hash of the names, the sizes, the classes and the content of all files.
 
   If a split is larger than `fingerprint.HASH_ALL`, only the content of a sample of files is hashed.
   A class is hashed as its index among the sorted names, so that the fingerprint does not depend on
   the numbers of the classes.
   """
-  names = sorted({name for images in files.values() for name in images.directories})
+  names = sorted({name for images in splits.values() for name in images.directories})
   place = {name: i for i, name in enumerate(names)}
   parts: list[str | bytes] = [*names]
-  for split in sorted(files):
-    sizes, content = digest_files(files[split])
-    labels = [place[directory] for directory in files[split].directories]
-    lines = zip(files[split].paths, sizes, labels, strict=True)
+  for split in sorted(splits):
+    sizes, content = digest_files(splits[split])
+    labels = [place[directory] for directory in splits[split].directories]
+    lines = zip(splits[split].paths, sizes, labels, strict=True)
     parts += [split, "\n".join(f"{path}\t{size}\t{label}" for path, size, label in lines), content]
   return digest(parts)
 
 
-def digest_files(files: ImageFiles) -> tuple[list[int], str]:
+def digest_files(images: ImageFiles) -> tuple[list[int], str]:
   """Returns the size in bytes of each file, and a digest of the content of all or of a sample."""
-  paths = (files.root / path for path in files.paths)
+  paths = (images.root / path for path in images.paths)
   sizes = [path.stat().st_size if path.exists() else 0 for path in paths]  # 0: a broken link
-  return sizes, digest(read_sample(files.read, len(files), sum(sizes)))
+  return sizes, digest(read_sample(images.read, len(images), sum(sizes)))

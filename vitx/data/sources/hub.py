@@ -113,12 +113,11 @@ def open_hub(data: DataSettings) -> Dataset:
   readable = {split: _drop_unreadable(images, skipped) for split, images in opened.items()}
   splits = {split: images for split, images in readable.items() if len(images)}
   unlabeled = tuple(split for split in opened if split not in splits)
-  unread = {"examples whose label is missing": skipped}
-  dataset, column = make_dataset(info, splits, unlabeled, unread), data.groups
-  if column not in first.features:
-    return dataset
-  cells = {f"{s}[{i}]": str(x) for s in splits for i, x in enumerate(tables[s][column])}
-  return dataclasses.replace(dataset, groups=cells.__getitem__)
+  unread, find_group = {"examples whose label is missing": skipped}, None
+  if data.groups in first.features:
+    groups = {f"{s}[{i}]": str(x) for s in splits for i, x in enumerate(tables[s][data.groups])}
+    find_group = groups.__getitem__
+  return make_dataset(info, splits, unlabeled=unlabeled, unread=unread, groups=find_group)
 
 
 def _load(name: str) -> Mapping[str, Any]:

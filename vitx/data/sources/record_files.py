@@ -25,9 +25,8 @@ def start_threads() -> None:
   """
   end, started = threading.Event(), []
   try:
-    with reading(
-      f"data.source: this process may start fewer threads than ArrayRecord's {_THREADS}"
-    ):
+    problem = f"data.source: this process may start fewer threads than ArrayRecord's {_THREADS}"
+    with reading(problem):
       for _ in range(_THREADS):
         thread = threading.Thread(target=end.wait, daemon=True)
         thread.start()

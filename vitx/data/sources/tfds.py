@@ -1,6 +1,7 @@
 """TFDS sets of images or texts, read from ArrayRecord files without TensorFlow."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from vitx.config.fields import DataSettings
+from vitx.config.settings import change
 from vitx.data.builders import BUILDERS
 from vitx.data.class_names import CLASS, hint_label
 from vitx.data.dataset import Dataset, DatasetInfo, Examples
@@ -29,9 +31,6 @@ def open_tfds(data: DataSettings) -> Dataset:
     data: The config's `data`, of which these fields are read: source, `NAME[/CONFIG][:VERSION]`;
       data_dir; channels, for sets that do not fix the number of channels; value_range;
       label_columns, the feature of the class.
-
-  Raises:
-    ConfigError: The set is unknown, not prepared (the message has the command) or unsuitable.
   """
   name = data.source
   directory = tfds_dir.prepared_directory(name, data.data_dir)
@@ -41,11 +40,9 @@ def open_tfds(data: DataSettings) -> Dataset:
   if not content.text:
     check_file_settings(data)
   facts = _describe(builder.info.features, name, content, data.channels)
-  channels = find_channels(facts) if content.image else 0
-
-  def read(expression: str) -> Records:
-    return Records(builder, name, expression, content, channels, data.value_range)
-
+  if content.image:
+    data = change(data, {"channels": find_channels(facts)})
+  read = functools.partial(Records, builder, content, data)
   details = builder.info.splits.items()
   splits = {split: read(split) for split, detail in details if detail.num_examples}
   unlabeled = tuple(split for split, part in splits.items() if part.is_unlabeled())

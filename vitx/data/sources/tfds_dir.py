@@ -89,10 +89,6 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
 
   A set of vitx's own (`BUILDERS`) that needs no archive is prepared if necessary. It is written to
   the cache of vitx, since the TFDS directory belongs to the user.
-
-  Raises:
-    ConfigError: The name is unknown, or the set is not prepared as ArrayRecord; the message has the
-      command to run.
   """
   root = default_data_dir(data_dir)
   directory = find(name, root)
@@ -127,11 +123,7 @@ def describe_damage(path: os.PathLike | str) -> str:
 
 
 def check_readable(name: str, directory: epath.Path, root: epath.Path) -> None:
-  """Checks that a prepared copy is stored as ArrayRecord.
-
-  Raises:
-    ConfigError: The copy has another format; the message has the command that converts TFRECORD.
-  """
+  """Checks that a prepared copy is stored as ArrayRecord."""
   formats = file_formats(directory)
   if READABLE not in formats:
     target = f"{os.fspath(root).rstrip('/')}-array_record"
@@ -167,9 +159,6 @@ def open_builder(directory: epath.Path, file_format: str | None = None) -> tfds.
   Args:
     directory: The directory of the version.
     file_format: The format of the files to read; None is the format that the set names.
-
-  Raises:
-    ConfigError: The directory has no prepared set, or its features name foreign code.
   """
   path = directory / "features.json"
   shipped = tfds.features.FeatureConnector._registered_features

@@ -11,10 +11,11 @@ from tensorflow_datasets.proto import tf_example_pb2
 from tqdm import tqdm
 
 from vitx.config.errors import ConfigError, UnreadableError, listing
+from vitx.config.fields import DataSettings
 from vitx.data.class_names import choose_label
 from vitx.data.dataset import Example
 from vitx.data.fingerprint import SAMPLE, digest
-from vitx.data.images.decode import Encoded, ValueRange, decode_example
+from vitx.data.images.decode import Encoded, decode_example
 from vitx.data.sources import tfds_dir
 from vitx.data.sources.record_files import RecordFiles
 from vitx.data.splits import check_ranges
@@ -79,31 +80,23 @@ class Records:
   """
 
   def __init__(
-    self,
-    builder: tfds.core.DatasetBuilder,
-    name: str,
-    split: str,
-    content: Content,
-    channels: int,
-    value_range: ValueRange,
+    self, builder: tfds.core.DatasetBuilder, content: Content, data: DataSettings, split: str
   ):
-    self.content = content
-    self._where = f"{name}: example {split}#"
-    self._split = split
-    self._channels = channels
-    self._value_range = value_range
+    self.content, self._split, self._data = content, split, data
     self._name_key = next((key for key in _NAMES if key in builder.info.features), None)
     try:
       files = builder.info.splits[split].file_instructions
     except (KeyError, ValueError, AssertionError) as error:
       raise ConfigError(
-        f"data.splits: {split!r} is not a split of {name!r}: {error}"
+        f"data.splits: {split!r} is not a split of {data.source!r}: {error}"
         f" Splits: {listing(builder.info.splits)}."
       ) from error
     if not files or any(file.take < 1 for file in files):
-      raise ConfigError(f"data.splits: {split!r} of {name!r} has no examples. Name a larger part.")
+      raise ConfigError(
+        f"data.splits: {split!r} of {data.source!r} has no examples. Name a larger part."
+      )
     self.ranges = [(file.filename, file.skip, file.skip + file.take) for file in files]
-    check_ranges(self.ranges, split, name)
+    check_ranges(self.ranges, split, data.source)
     self._records = RecordFiles(self.ranges)
 
   @functools.cached_property
@@ -127,9 +120,9 @@ class Records:
 
   def encoded(self, i: int) -> dict[str, Any]:
     """Returns an example whose image is not decoded yet, but still an `Encoded`."""
-    features, where = self.read(i), f"{self._where}{i}"
-    content = self.find_encoded(features)
-    image = {"image": Encoded(content, self._channels, where, value_range=self._value_range)}
+    features, where = self.read(i), f"{self._data.source}: example {self._split}#{i}"
+    content, values = self.find_encoded(features), self._data.value_range
+    image = {"image": Encoded(content, self._data.channels, where, value_range=values)}
     if not self.content.label:
       return image
     label = self.label(features)
