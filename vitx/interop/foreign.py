@@ -121,10 +121,6 @@ def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
   Args:
     path: The path of the file.
     where: The name of the file in errors.
-
-  Raises:
-    ConfigError: The file cannot be read.
-    MissingExtraError: The package safetensors is not installed.
   """
   try:
     from safetensors import deserialize
@@ -138,11 +134,7 @@ def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
 
 
 def read_grid(path: str) -> tuple[int, ...]:
-  """Returns the grid of patches that vitx wrote into a `.safetensors` file, or ().
-
-  Raises:
-    ConfigError: The file cannot be read.
-  """
+  """Returns the grid of patches that vitx wrote into a `.safetensors` file, or ()."""
   if not path.endswith(".safetensors"):
     return ()
   from safetensors import safe_open

@@ -67,9 +67,7 @@ FAMILIES = {
   ),
   "transformers": Family(_TRANSFORMERS, transformers_names.VIT),
   "mlp_mixer": Family(
-    ("stem.proj.weight", "blocks.0.mlp_tokens.fc1.weight"),
-    timm_names.MLP_MIXER,
-    {"name": "none"},
+    ("stem.proj.weight", "blocks.0.mlp_tokens.fc1.weight"), timm_names.MLP_MIXER, {"name": "none"}
   ),
   "convmixer": Family(("stem.0.weight", "blocks.0.0.fn.0.weight"), timm_names.CONVMIXER),
   "vit_pytorch": Family(
@@ -92,11 +90,7 @@ _CHUNKS = re.compile(r"(?<=blocks\.)\d+\.(?=\d+\.(norm|attn|ls|mlp))")
 
 
 def find_family(theirs: Arrays) -> str:
-  """Returns the name of the first family in `FAMILIES` of which the arrays have all marks.
-
-  Raises:
-    ConfigError: The arrays belong to no known family.
-  """
+  """Returns the name of the first family in `FAMILIES` of which the arrays have all marks."""
   for name, family in FAMILIES.items():
     if all(mark in theirs for mark in family.marks):
       return name
@@ -121,9 +115,6 @@ def strip(theirs: Arrays, order: Sequence[str]) -> tuple[Arrays, dict[str, str]]
 
   Returns:
     The arrays, and notes on the removed prefixes and the arrays left out.
-
-  Raises:
-    ConfigError: There are several networks and `order` does not prefer one, or a name occurs twice.
   """
   whole = {_WRAPPERS.sub("", name): x for name, x in theirs.items()}
   plain = {_CHUNKS.sub("", name): x for name, x in whole.items()}
@@ -164,15 +155,13 @@ def _locate(theirs: Arrays, order: Sequence[str]) -> tuple[str, str]:
         families.setdefault(front, name)
   # Names in big_vision's files are AugReg's with a prefix.
   outer = [x for x in families if not any(x != y and x.startswith(y) for y in families)]
+  rank = lambda x: min((order.index(w) for w in x.split(".") if w in order), default=99)  # noqa: E731
+  outer = [x for x in outer if rank(x) == min(map(rank, outer))]
   if len(outer) > 1:
-    rank = lambda x: min((order.index(w) for w in x.split(".") if w in order), default=99)  # noqa: E731
-    best = min(map(rank, outer))
-    outer = [x for x in outer if rank(x) == best]
-    if len(outer) > 1:
-      raise ConfigError(
-        f"it has several networks, {', '.join(f'{x}*' for x in outer)}; save one of them in a"
-        " separate file."
-      )
+    raise ConfigError(
+      f"it has several networks, {', '.join(f'{x}*' for x in outer)}; save one of them in a"
+      " separate file."
+    )
   return (outer[0], families[outer[0]]) if outer else ("", "")
 
 
@@ -192,20 +181,13 @@ def to_ours(theirs: Arrays, num_heads: int) -> tuple[dict[str, np.ndarray], list
 
   Returns:
     The renamed arrays, and the names that no rule covers.
-
-  Raises:
-    ConfigError: The naming scheme is unknown, or a shape does not split into H heads.
   """
   ours, unused = convert_in(FAMILIES[find_family(theirs)].rules, theirs, num_heads)
   return ours, [name for name in unused if not _UNREAD.fullmatch(name)]
 
 
 def to_theirs(ours: Arrays, family: str) -> dict[str, np.ndarray]:
-  """Renames arrays from vitx's names to those of a family, the inverse of `to_ours`.
-
-  Raises:
-    ConfigError: An array has no name in the family.
-  """
+  """Renames arrays from vitx's names to those of a family, the inverse of `to_ours`."""
   theirs, unused = convert_out(FAMILIES[family].rules, ours)
   if unused:
     raise ConfigError(

@@ -32,11 +32,7 @@ def split(source: str) -> tuple[str, str | None]:
 
 
 def download(source: str, files: Sequence[str] = FILES, field: str = "init_from") -> str:
-  """Returns the result of `find`.
-
-  Raises:
-    ConfigError: The repository has none of the files.
-  """
+  """Returns the path of the first of `files` that a repository has, as `find`; it must have one."""
   path = find(source, files, field)
   if path is None:
     raise ConfigError(f"{field}={source!r} has none of the files {', '.join(files)}.")
@@ -65,11 +61,6 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
 
   Returns:
     The path, or `None` if the repository has no such file.
-
-  Raises:
-    ConfigError: The repository or revision does not exist, the user may not read it, or the Hub
-      cannot be reached.
-    MissingExtraError: `huggingface_hub` is not installed.
   """
   name, revision = split(source)
   where = f"{field}={source!r}"
@@ -108,11 +99,7 @@ def _try_connection(hub: ModuleType, url: str) -> str:
 
 
 def check_target(out: str) -> str:
-  """Returns the repository OWNER/NAME of `hf:OWNER/NAME`, to which files may be uploaded.
-
-  Raises:
-    ConfigError: The text has another form.
-  """
+  """Returns the repository OWNER/NAME of `hf:OWNER/NAME`, to which files may be uploaded."""
   name, revision = split(out)
   if revision is not None or not out.startswith(PREFIX):
     raise ConfigError(f"out={out!r} cannot be written; write hf:OWNER/NAME.")
@@ -129,10 +116,6 @@ def upload(folder: str, out: str, keep: str) -> str:
     folder: The folder.
     out: The repository, `hf:OWNER/NAME`.
     keep: The name of a file that is not uploaded if the repository has one.
-
-  Raises:
-    ConfigError: The repository cannot be created or written.
-    MissingExtraError: `huggingface_hub` is not installed.
   """
   name = check_target(out)
   api = _load_library(f"out={out!r}").HfApi()

@@ -68,9 +68,6 @@ class Fit:
       source: The name of the file or run, for the error.
       is_run: Whether the source is another run. Its parameters that the network lacks may be
         unused.
-
-    Raises:
-      ConfigError: Parameters do not fit; the message lists them.
     """
     patterns = [re.compile(pattern) for pattern in self.allowed]
     new = [] if is_run and self.may_add else report.new

@@ -60,12 +60,6 @@ def biased_convolution(theirs: str, ours: str) -> list[NameRule]:
   return [convolution(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
-def from_heads(theirs: str, ours: str) -> NameRule:
-  """Returns the rule of a linear map from concatenated heads, published as (C, H D)."""
-  into: Into = lambda x, heads: (x.T.reshape(heads, -1, len(x)),)  # noqa: E731
-  return rule(theirs, (ours,), into, lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T)
-
-
 def stacked_weight(theirs: str, ours: tuple[str, ...]) -> NameRule:
   """Returns the rule of linear maps to the heads, published as one array of stacked maps (H D, C).
 
@@ -108,8 +102,11 @@ def linear_to_heads(theirs: str, *ours: str) -> list[NameRule]:
 
 
 def linear_from_heads(theirs: str, ours: str) -> list[NameRule]:
-  """Returns the rules of the weight and bias of a linear map from the heads, such as `out`."""
-  return [from_heads(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
+  """Returns the rules of a linear map from the heads, such as `out`, published as (C, H D)."""
+  into: Into = lambda x, heads: (x.T.reshape(heads, -1, len(x)),)  # noqa: E731
+  back: Back = lambda xs: xs[0].reshape(-1, xs[0].shape[-1]).T  # noqa: E731
+  kernel = rule(f"{theirs}.weight", (f"{ours}/kernel",), into, back)
+  return [kernel, same(f"{theirs}.bias", f"{ours}/bias")]
 
 
 def interleaved(plain: NameRule) -> NameRule:
@@ -159,10 +156,6 @@ def convert_in(
 
   Returns:
     The arrays under vitx's names, and the published names that no rule covers.
-
-  Raises:
-    ConfigError: An array does not split into H heads, or a rule needs several arrays of which one
-      is missing.
   """
   remaining = dict(theirs)
   ours: dict[str, np.ndarray] = {}
@@ -201,7 +194,10 @@ def _pop_groups(
   Yields:
     The name of the first array, the number of its block, and the arrays of the group.
   """
-  for first, number in _matching(templates[0], remaining):
+  # In a pattern, the number of a block is any digits; without a number, it is "".
+  pattern = re.compile(re.escape(templates[0]).replace(r"\{\}", r"(\d+)"))
+  for match in [match for match in map(pattern.fullmatch, remaining) if match]:
+    first, number = match[0], match[1] if match.groups() else ""
     names = [template.format(number) for template in templates]
     missing = [name for name in names if name not in remaining]
     if missing:
@@ -211,13 +207,3 @@ def _pop_groups(
 
 def _name(templates: tuple[str, ...], number: str, arrays: Several) -> dict[str, np.ndarray]:
   return {template.format(number): x for template, x in zip(templates, arrays, strict=True)}
-
-
-def _matching(template: str, names: Arrays) -> list[tuple[str, str]]:
-  """Returns (name, number of the block) for each name that matches a template.
-
-  The number is "" if the template has none.
-  """
-  pattern = re.compile(re.escape(template).replace(r"\{\}", r"(\d+)"))
-  matches = [(name, pattern.fullmatch(name)) for name in names]
-  return [(name, match[1] if match.groups() else "") for name, match in matches if match]

@@ -92,11 +92,7 @@ def look_up(source: str) -> PublishedWeights | None:
 
 
 def check_digest(path: str) -> None:
-  """Checks the SHA-256 of a file that has the name of a published file.
-
-  Raises:
-    ConfigError: The SHA-256 differs from that of the published file.
-  """
+  """Checks the SHA-256 of a file that has the name of a published file."""
   known = look_up(path)
   if known is None or not known.digest:
     return

@@ -86,11 +86,7 @@ def load(
 
 
 def find_folder(place: Any) -> str | None:
-  """Returns the local folder of a repository's `vitx.json`, or `None` for a workdir.
-
-  Raises:
-    ConfigError: A repository of the Hub cannot be read.
-  """
+  """Returns the local folder of a repository's `vitx.json`, or `None` for a workdir."""
   if hub.is_name(str(place)):
     path = hub.find(str(place), (wd.REPOSITORY,), "workdir")
     return path and os.path.dirname(path)
@@ -103,9 +99,6 @@ def is_weights(source: str) -> bool:
 
   Such weights are in a file, or in a repository of the Hub that vitx did not write. If files of the
   repository are in the cache, the Hub is not asked.
-
-  Raises:
-    ConfigError: A repository of the Hub cannot be read.
   """
   if not source.startswith(hub.PREFIX):
     from vitx.interop import foreign
@@ -117,11 +110,7 @@ def is_weights(source: str) -> bool:
 
 
 def read_run_settings(source: str) -> RunSettings:
-  """Returns the resolved settings of a repository or of a run (of the last of its phases).
-
-  Raises:
-    ConfigError: There is no such workdir or repository, or it is damaged.
-  """
+  """Returns the resolved settings of a repository or of a run (of the last of its phases)."""
   folder = find_folder(source)
   if folder is None:
     return read_settings(wd.read_config(wd.find_run(source)))
@@ -133,10 +122,6 @@ def load_shapes(source: str) -> Loaded:
 
   The weights are not read. Code that the config names is imported only as `registry.trusting`
   allows.
-
-  Raises:
-    ConfigError: There is no such workdir or repository, it has no checkpoint yet, or no model can
-      be built from its config.
   """
   folder = find_folder(source)
   if folder is None:

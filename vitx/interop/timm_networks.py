@@ -260,8 +260,6 @@ KINDS = (
     lambda fields, size, channels: ForeignNetwork("lv_vit", ""),
   ),
   _NetworkKind(
-    {"name": "convmixer"},
-    ("num_classes", "width", "depth", "patch", "kernel"),
-    _write_convmixer,
+    {"name": "convmixer"}, ("num_classes", "width", "depth", "patch", "kernel"), _write_convmixer
   ),
 )

@@ -17,6 +17,7 @@ import numpy as np
 
 from vitx.files import reading
 
+_FLOAT8 = ("e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")  # ml_dtypes registers them
 _DTYPES = {
   "DoubleStorage": np.float64,
   "FloatStorage": np.float32,
@@ -30,14 +31,9 @@ _DTYPES = {
   "BoolStorage": np.bool_,
   # A tensor that states its own type, which is one of those below, uses this untyped storage.
   "UntypedStorage": np.uint8,
-  "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
-  "float8_e4m3fnuz": ml_dtypes.float8_e4m3fnuz,
-  "float8_e5m2": ml_dtypes.float8_e5m2,
-  "float8_e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
-  "float8_e8m0fnu": ml_dtypes.float8_e8m0fnu,
+  **{f"float8_{kind}": np.dtype(f"float8_{kind}") for kind in _FLOAT8},
   **{name: np.dtype(name) for name in ("uint16", "uint32", "uint64")},
 }
-_PARAMETERS = ("_rebuild_parameter", "_rebuild_parameter_with_state")
 
 
 def read_torch(path: str | Path) -> Any:
@@ -45,9 +41,6 @@ def read_torch(path: str | Path) -> Any:
 
   PyTorch's archive format and its older format (before 1.6) are read. Any object other than a
   tensor, a plain container, a number or text is replaced by an `Opaque`.
-
-  Raises:
-    ConfigError: The file does not exist or is damaged.
   """
   with reading(f"{str(path)!r} is no readable file of torch.save"):
     return _read_archive(path) if zipfile.is_zipfile(path) else _read_stream(path)
@@ -101,25 +94,22 @@ class _Reader(pickle._Unpickler):
   def __init__(self, file: Any, load: Callable) -> None:
     super().__init__(file)
     self._load = load
-    self._opaque: dict[str, type[Opaque]] = {}
+    self._substitutes: dict[str, Any] = {
+      "argparse.Namespace": _Settings,  # Training checkpoints often contain one.
+      "collections.OrderedDict": _Mapping,
+      "torch._utils._rebuild_parameter": _StandIn(lambda data, *_: data),
+      "torch._utils._rebuild_parameter_with_state": _StandIn(lambda data, *_: data),
+      "torch._utils._rebuild_tensor_v2": _StandIn(self._view),
+      "torch._utils._rebuild_tensor_v3": _StandIn(self._view_typed),
+    }
 
   def find_class(self, module: str, name: str) -> Any:
-    if (module, name) == ("collections", "OrderedDict"):
-      return _Mapping
-    if (module, name) == ("torch._utils", "_rebuild_tensor_v2"):
-      return _StandIn(self._view)
-    if (module, name) == ("torch._utils", "_rebuild_tensor_v3"):
-      return _StandIn(self._view_typed)
-    if module == "torch._utils" and name in _PARAMETERS:
-      return _StandIn(lambda data, *_: data)
-    if (module, name) == ("argparse", "Namespace"):  # Training checkpoints often contain one.
-      return _Settings
     if module in ("torch", "torch.storage") and name in _DTYPES:
       return _StorageType(np.dtype(_DTYPES[name]))
     full = f"{module}.{name}"
-    if full not in self._opaque:
-      self._opaque[full] = type(full, (Opaque,), {"__slots__": ()})
-    return self._opaque[full]
+    if full not in self._substitutes:
+      self._substitutes[full] = type(full, (Opaque,), {"__slots__": ()})
+    return self._substitutes[full]
 
   def _view(self, storage: Any, offset: int, size: Any, stride: Any, *_: Any) -> Any:
     """Returns a copy of the part of a storage that a tensor views."""

@@ -15,6 +15,7 @@ LISTED = 5  # The number of names that an error lists before it only counts the 
 # A function of the source's class names (None if unknown) and its number of classes. It returns the
 # index in the source of each of the new network's K classes, int32 (K,), or why the classes differ.
 MatchClasses = Callable[[Sequence[str] | None, int], np.ndarray | str]
+Layouts = tuple[TokenLayout | None, TokenLayout | None]  # of the source and of the target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,11 +133,7 @@ def check_finite(arrays: Mapping[str, np.ndarray], source: str) -> None:
 
 
 def _fit_parameter(
-  name: str,
-  array: np.ndarray,
-  old: Any,
-  layouts: tuple[TokenLayout | None, TokenLayout | None],
-  indices: np.ndarray | str | None,
+  name: str, array: np.ndarray, old: Any, layouts: Layouts, indices: np.ndarray | str | None
 ) -> tuple[str, np.ndarray | None, str]:
   """Returns the field of `Report` for a parameter, its new value or `None`, and the reason."""
   if names.is_head(name) and indices is not None and array.shape[:-1] == old.shape[:-1]:
