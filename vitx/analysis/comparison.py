@@ -11,18 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from vitx.analysis import csv_files, markdown
-from vitx.analysis.statistics import (
-  LEVEL,
-  Agreement,
-  Difference,
-  Spread,
-  adjust,
-  agree,
-  compare_pairs,
-  rank,
-  spread,
-)
+from vitx.analysis import csv_files, markdown, statistics
+from vitx.analysis.statistics import LEVEL, Agreement, Difference, Spread
 from vitx.analysis.tables import format_figure
 
 SHOWN = {"top1": ("top-1 %", 100.0, 2), "bits": ("bits", 1.0, 4)}
@@ -156,13 +146,15 @@ class Comparison:
     """Summarizes each method over its runs, in the order of the table."""
     lines = [self._measure(method) for method in self.methods]
     ran = [(line, line.test.mean) for line in lines if line.test]
-    for (line, _), place in zip(ran, rank([x for _, x in ran], self.mode), strict=True):
+    places = statistics.rank([mean for _, mean in ran], self.mode)
+    for (line, _), place in zip(ran, places, strict=True):
       line.rank = place
     tested = [(x, x.difference.p) for x in lines if x.difference and x.difference.p is not None]
-    for (line, _), p in zip(tested, adjust([p for _, p in tested]), strict=True):
+    for (line, _), p in zip(tested, statistics.adjust([p for _, p in tested]), strict=True):
       line.p = p
     pairs = _find_published(lines)
-    for (line, _), place in zip(pairs, rank([x for _, x in pairs], self.mode), strict=True):
+    places = statistics.rank([published for _, published in pairs], self.mode)
+    for (line, _), place in zip(pairs, places, strict=True):
       line.published_rank = place
     return lines
 
@@ -173,31 +165,31 @@ class Comparison:
     """
     pairs = _find_published(self.lines())
     ours = [line.test.mean for line, _ in pairs if line.test]
-    return agree(ours, [published for _, published in pairs])
+    return statistics.agree(ours, [published for _, published in pairs])
 
   def _measure(self, method: Method) -> MethodSummary:
     values = self.values(method.name, "test")
-    base = self.values(self.methods[0].name, "test")
-    pairs = [pair for pair in values if pair in base]
-    is_compared = method is not self.methods[0] and pairs
-    difference = (
-      compare_pairs([values[p] for p in pairs], [base[p] for p in pairs]) if is_compared else None
-    )
+    is_first = method is self.methods[0]
+    base = {} if is_first else self.values(self.methods[0].name, "test")
+    pairs = [(values[pair], base[pair]) for pair in values if pair in base]
     best = max if self.mode == "max" else min
-    curves = [
-      run.test_curve for run in self.outcomes if run.method == method.name and not run.problem
-    ]
-    # A mean over other runs than those of the other columns could not be compared with them.
-    best_values = [best(row[self.figure] for row in x) for x in curves] if all(curves) else []
+    runs = [run for run in self.outcomes if run.method == method.name and not run.problem]
+    curves = [[row[self.figure] for row in run.test_curve] for run in runs]
     published = method.published.get(self.figure)
     return MethodSummary(
       method,
-      validation=spread(list(self.values(method.name, "validation").values())) if values else None,
-      test=spread(list(values.values())) if values else None,
-      best_on_test=spread(best_values) if best_values else None,
-      difference=difference,
+      validation=_spread([*self.values(method.name, "validation").values()]),
+      test=_spread([*values.values()]),
+      # A mean over other runs than those of the other columns could not be compared with them.
+      best_on_test=_spread([*map(best, curves)] if all(curves) else []),
+      difference=statistics.compare_pairs(*zip(*pairs, strict=True)) if pairs else None,
       published=published if isinstance(published, int | float) else None,
     )
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+  """Returns the spread of values; `None` without any."""
+  return statistics.spread(values) if values else None
 
 
 def _find_published(lines: Sequence[MethodSummary]) -> list[tuple[MethodSummary, float]]:

@@ -97,7 +97,9 @@ def graph_figures(
   tokens = np.sort(rng.choice(N, SAMPLE, replace=False)) if sampled else np.arange(N)
   counts = distances(edges, tokens)
   joined, steps = counts[1:].sum(), np.arange(counts.size)
-  edge_counts = _add_directions(edges)
+  ones = scipy.sparse.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), edges.shape)
+  edge_counts = ones + ones.T
+  edge_counts = edge_counts - scipy.sparse.diags_array(edge_counts.diagonal())
   clustering, transitivity, directed = compute_clusterings(edge_counts, tokens)
   return GraphFigures(
     tokens=N,
@@ -120,13 +122,6 @@ def graph_figures(
 
 def _degrees(degrees: np.ndarray) -> tuple[int, float, int]:
   return int(degrees.min()), float(degrees.mean()), int(degrees.max())
-
-
-def _add_directions(edges: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-  """Returns the argument `edge_counts` of `compute_clusterings`."""
-  ones = scipy.sparse.csr_array((np.ones(edges.nnz), edges.indices, edges.indptr), edges.shape)
-  edge_counts = ones + ones.T
-  return edge_counts - scipy.sparse.diags_array(edge_counts.diagonal())
 
 
 def compute_clusterings(

@@ -33,11 +33,9 @@ TABLE = {
   },
   "runs": {"curves": "the loss and validation figure of runs by step, mean ± standard deviation"},
   "results": {
-    "memory": "the test figure of a sweep's methods against the memory of a training step",
+    "memory": "the test figure of a sweep's methods against the memory of a training step"
   },
-  "patterns": {
-    "gallery": "named patterns on a grid, and the receptive field of a query by layers",
-  },
+  "patterns": {"gallery": "named patterns on a grid, and the receptive field of a query by layers"},
   "split": {
     "confusion": "a classifier's confusion matrix on a split",
     "mistakes": "most confident mistakes and least certain examples, with attention over them",

@@ -55,11 +55,7 @@ class Subject:
     return ", ".join(filter(None, (self.network, self.weights)))
 
   def choose_queries(self, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """Returns the queries to draw, or `default` without any.
-
-    Raises:
-      ConfigError: A query is not one of the `count` places of the grid.
-    """
+    """Returns the queries to draw, or `default` without any."""
     for query in self.queries:
       if not 0 <= query < count:
         raise ConfigError(f"queries={query} is not on the grid; choose from 0 to {count - 1}.")

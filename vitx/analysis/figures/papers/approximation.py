@@ -16,6 +16,7 @@ from vitx.analysis.figures.capture import MixerCapture, capture, softmax_map
 from vitx.analysis.figures.subject import Subject
 from vitx.config.errors import ConfigError
 
+Errors = Mapping[str, np.ndarray]  # the errors (L, M, S) of each kind of approximation
 # A function of q, k (B, N, H, D), a size and a random key that returns the attention matrix
 # (B, H, N, N) for logits q·k / sqrt(D).
 Approximate = Callable[[jax.Array, jax.Array, int, jax.Array], jax.Array]
@@ -65,7 +66,7 @@ def measure_errors(
   return errors
 
 
-def list_errors(errors: Mapping[str, np.ndarray], counts: Sequence[int]) -> list[dict[str, Any]]:
+def list_errors(errors: Errors, counts: Sequence[int]) -> list[dict[str, Any]]:
   """Returns table rows with the mean and standard deviation of errors by kind, layer and size."""
   return [
     {"kind": kind, "layer": layer, "M": count, "error": float(values[layer, place].mean())}
@@ -76,9 +77,7 @@ def list_errors(errors: Mapping[str, np.ndarray], counts: Sequence[int]) -> list
   ]
 
 
-def plot_errors(
-  errors: Mapping[str, np.ndarray], counts: Sequence[int], name: str, caption: str
-) -> Any:
+def plot_errors(errors: Errors, counts: Sequence[int], name: str, caption: str) -> Any:
   """Returns a figure of errors over sizes: a panel for each kind, a line for each layer."""
   from matplotlib import colormaps
 

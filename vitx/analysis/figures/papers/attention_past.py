@@ -17,6 +17,7 @@ from vitx.models.sown import collect
 
 MASSES = ("local", "row", "column")
 DRAWN_LAYERS, DRAWN_QUERIES = 8, 4
+Grid = Sequence[int]  # (rows, columns), (rows, columns, channels) or (N,)
 
 
 def draw(subject: Subject, out: Path) -> list[Path]:
@@ -46,9 +47,7 @@ def draw(subject: Subject, out: Path) -> list[Path]:
   return style.save_both(canvas, out, f"attention_past_{subject.label}", table)
 
 
-def attention_mass(
-  matrix: jax.Array | np.ndarray, grid: Sequence[int], local: int
-) -> dict[str, jax.Array]:
+def attention_mass(matrix: jax.Array | np.ndarray, grid: Grid, local: int) -> dict[str, jax.Array]:
   """Returns the shares of attention that go to near keys, to the query's row and to its column.
 
   The three sets of keys overlap, since each contains the query itself. Token i counts as place i of
@@ -73,13 +72,13 @@ def attention_mass(
   }
 
 
-def uniform_mass(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
+def uniform_mass(grid: Grid, local: int) -> dict[str, jax.Array]:
   """Returns the shares of `attention_mass` if a query attends itself and earlier tokens equally."""
   n = int(np.prod(grid))
   return attention_mass(jnp.tril(1 / jnp.arange(1.0, n + 1)[:, None] * jnp.ones(n)), grid, local)
 
 
-def _sets(grid: Sequence[int], local: int) -> dict[str, jax.Array]:
+def _sets(grid: Grid, local: int) -> dict[str, jax.Array]:
   """Returns masks of the keys of each set of `attention_mass` by name, bool (N, N)."""
   n = int(np.prod(grid))
   q, k = jnp.arange(n)[:, None], jnp.arange(n)
@@ -97,7 +96,7 @@ def capture(
   variables: Mapping[str, Any],
   inputs: Any,
   *,
-  grid: Sequence[int],
+  grid: Grid,
   local: int,
   queries: Sequence[int],
 ) -> tuple[np.ndarray, list[dict[str, float]]]:
@@ -139,7 +138,7 @@ def plot_attention_past(
   maps: np.ndarray,
   example: np.ndarray,
   queries: Sequence[int],
-  grid: Sequence[int],
+  grid: Grid,
   masses: Sequence[Mapping[str, float]],
   note: str = "",
 ) -> Any:

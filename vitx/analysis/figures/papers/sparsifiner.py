@@ -25,6 +25,7 @@ from vitx.ops.layout import TokenLayout
 
 DRAWN_LAYERS, DRAWN_HEADS = 3, 4
 BASIS_LAYERS = 6
+Sown = dict[str, dict[str, np.ndarray]]  # by array name and mixer path
 
 
 def draw(subject: Subject, out: Path) -> list[Path]:
@@ -135,9 +136,7 @@ def _measure_overlap(mask: np.ndarray) -> float:
   return float((shared / np.maximum(union, 1))[..., apart].mean())
 
 
-def _collect_sown(
-  model: nn.Module, variables: Mapping[str, Any], images: Any
-) -> dict[str, dict[str, np.ndarray]]:
+def _collect_sown(model: nn.Module, variables: Mapping[str, Any], images: Any) -> Sown:
   """Returns the arrays that the mixers sow in a run, by array name and mixer path."""
   sown = jax.device_get(jax.jit(partial(sow, model))(variables, images))
   return {name: collect(sown, name) for name in ("attention", "coefficients", "pruned_basis")}
