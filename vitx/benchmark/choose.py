@@ -9,7 +9,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -158,7 +158,7 @@ class Candidate:
     return times["masked"].seconds / times["kernelized"].seconds, spent
 
 
-def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
+def fit(ratios: Sequence[Ratio]) -> tuple[Bound, ...]:
   """Chooses the sizes (N, B H) up to which "auto" picks "masked", from one family's ratios.
 
   A ratio is the masked time divided by the kernelized time. The right pick is "masked" for a ratio
@@ -169,7 +169,6 @@ def fit(ratios: Iterable[Ratio]) -> tuple[Bound, ...]:
   Returns:
     The bounds (N, B H) of the rule, see `vitx.ops.rule.Rule`; `None` means no bound on B H.
   """
-  ratios = list(ratios)
   tokens = sorted({ratio.tokens for ratio in ratios})
   matrices = sorted({ratio.matrices for ratio in ratios})
 

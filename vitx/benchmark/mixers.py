@@ -13,14 +13,7 @@ import jax.numpy as jnp
 from vitx.analysis.implementations import describe_choices
 from vitx.attention import MIXERS
 from vitx.attention.base import Properties
-from vitx.benchmark.timing import (
-  TimedProgram,
-  Times,
-  TooLargeError,
-  check_masked,
-  compile_step,
-  interleave,
-)
+from vitx.benchmark import timing
 from vitx.config.errors import ConfigError
 from vitx.config.registry import build, fields_of
 from vitx.ops import TokenLayout, recording_implementations
@@ -69,7 +62,7 @@ class MixerCost:
   mixer: str
   implementation: str
   picked: bool
-  times: Times | None = None
+  times: timing.Times | None = None
   temporary_bytes: int | None = None
   flops: int | None = None
   note: str = ""
@@ -117,7 +110,7 @@ def measure(
 
 def _measure_length(builders, n, setting, repeats, seconds, say) -> list[MixerCost]:
   rows: list[MixerCost] = []
-  programs: dict[str, TimedProgram] = {}
+  programs: dict[str, timing.TimedProgram] = {}
   for name, builder in builders.items():
     builder = partial(builder, num_heads=setting.heads, dtype=setting.dtype)
     choices = find_choices(builder(), n, setting)
@@ -130,7 +123,7 @@ def _measure_length(builders, n, setting, repeats, seconds, say) -> list[MixerCo
       try:
         variables = draw_variables(module, n, setting)
         program = compile_mixer(module, variables, implementation, n, setting)
-      except (TooLargeError, ConfigError) as error:
+      except (timing.TooLargeError, ConfigError) as error:
         say(f"N={n}: {name} {implementation} skipped: {error}")
         rows.append(dataclasses.replace(row, note=f"skipped: {error}"))
         continue
@@ -140,7 +133,7 @@ def _measure_length(builders, n, setting, repeats, seconds, say) -> list[MixerCo
       )
   say(f"N={n}: timing {len(programs)} programs")
   runs = {name: program.run for name, program in programs.items()}
-  times = interleave(runs, repeats=repeats, seconds=seconds)
+  times = timing.interleave(runs, repeats=repeats, seconds=seconds)
   timed = [(row, times.get(f"{row.mixer} {row.implementation}")) for row in rows]
   return [dataclasses.replace(row, times=duration) for row, duration in timed]
 
@@ -151,10 +144,9 @@ def find_choices(module: nn.Module, n: int, setting: Setting) -> list[Choice] | 
   `None` means that the mixer does not fit N tokens.
   """
   x = jax.ShapeDtypeStruct((setting.batch, n, setting.width), setting.dtype)
-  layout = make_grid(n)
   with recording_implementations() as choices:
     try:
-      jax.eval_shape(lambda x: module.init(jax.random.key(0), x, layout, train=False), x)
+      jax.eval_shape(lambda x: module.init(jax.random.key(0), x, make_grid(n), train=False), x)
     except ConfigError:  # Compilation will report the error.
       return None
   return choices
@@ -174,7 +166,7 @@ def draw_variables(module: nn.Module, n: int, setting: Setting) -> dict[str, Any
 
 def compile_mixer(
   module: nn.Module, variables: Mapping[str, Any], implementation: str, n: int, setting: Setting
-) -> TimedProgram:
+) -> timing.TimedProgram:
   """Compiles a mixer's forward and backward pass for N tokens.
 
   The backward pass computes the gradients of the parameters and of the input.
@@ -192,12 +184,11 @@ def compile_mixer(
     ConfigError: The mixer does not fit N tokens.
   """
   if implementation == "masked":
-    check_masked(setting.batch, setting.heads, n)
+    timing.check_masked(setting.batch, setting.heads, n)
   layout = make_grid(n)
-  shape = (setting.batch, n, setting.width)
-  x = jax.random.normal(jax.random.key(2), shape, setting.dtype)
+  x = jax.random.normal(jax.random.key(2), (setting.batch, n, setting.width), setting.dtype)
   state = {name: value for name, value in variables.items() if name != "params"}
   params = variables.get("params", {})
-  return compile_step(
+  return timing.compile_step(
     lambda params, x: module.apply({"params": params, **state}, x, layout, train=False), params, x
   )

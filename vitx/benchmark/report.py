@@ -203,8 +203,7 @@ def _panel(axes, rows: Sequence[MixerCost], quantity: str, unit: float, name: st
     drawn[mixer] = color, kernelized
     if mixer == BASELINE:
       masked = {row.tokens: y for row, y in known if row.implementation == "masked"}
-      x, y = list(masked), list(masked.values())
-      axes.plot(x, y, ":", c="k", lw=3, label=f"{mixer}, masked")
+      axes.plot(list(masked), list(masked.values()), ":", c="k", lw=3, label=f"{mixer}, masked")
   axes.set(xscale="log", yscale="log", xlabel="tokens N", ylabel=name)
   axes.set_xticks(sorted({row.tokens for row in rows}))
   axes.get_xaxis().set_major_formatter("{x:.0f}")

@@ -132,9 +132,6 @@ def find_largest(needs: Costs, memory: float, step: int) -> int:
     needs: The columns from `measure_needs`.
     memory: The bytes that the device may use.
     step: The number by which the result is divisible.
-
-  Raises:
-    ConfigError: The memory does not grow with the number of examples.
   """
   if scale(needs, "mb", step) > memory / 1e6:
     return 0
