@@ -23,13 +23,7 @@ class ShapeMismatch(ConfigError):  # noqa: N818
 
 
 def make_corrupt_error(where: str, part: str, why: str) -> CorruptCheckpoint:
-  """Returns the error which says that a part of a checkpoint has changed since it was saved.
-
-  Args:
-    where: The name of the checkpoint.
-    part: The name of the part, such as an array.
-    why: The words that say what is wrong with the part.
-  """
+  """Returns the error which says that a part of a checkpoint has changed since it was saved."""
   return CorruptCheckpoint(f"{where} is corrupt: {part}: {why}.")
 
 
@@ -37,11 +31,6 @@ def make_read_error(where: str, part: str, error: Exception) -> CheckpointError:
   """Returns the error which says that a part of a checkpoint cannot be read.
 
   The error is a `CorruptCheckpoint`, unless memory, permission or a connection was missing.
-
-  Args:
-    where: The name of the checkpoint.
-    part: The name of the part, such as "record".
-    error: The error that the read raised.
   """
   if isinstance(error, TRANSIENT) or any(code in str(error) for code in TRANSIENT_CODES):
     return CheckpointError(f"cannot read the {part} of {where}: {format_error(error)}")

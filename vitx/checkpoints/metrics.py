@@ -72,7 +72,9 @@ class MetricsLog:
       text = path.read_text()
       lines = _split(text)
       rows = lines[: keep - count]
-      self._remember(lines[keep - count :])
+      for line in lines[keep - count :]:
+        with contextlib.suppress(ValueError):  # the line is no row
+          self.dropped.append(json.loads(line))
       count += len(rows)
       if not rows and path.name != _NAME:
         path.unlink()
@@ -83,11 +85,6 @@ class MetricsLog:
         f"{self._workdir / _NAME} has {count} rows, but the checkpoint from which the run continues"
         f" counts {keep}. Restore the file from a copy, or choose another --workdir."
       )
-
-  def _remember(self, lines: list[str]) -> None:
-    for line in lines:
-      with contextlib.suppress(ValueError):  # the line is no row
-        self.dropped.append(json.loads(line))
 
 
 def _files(workdir: epath.Path) -> list[epath.Path]:

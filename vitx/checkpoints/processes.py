@@ -11,11 +11,7 @@ from vitx.checkpoints.errors import CheckpointError
 
 
 def check_agreement(good: bool, where: str) -> None:
-  """Checks that either all processes can read a checkpoint or none can.
-
-  Args:
-    good: Whether this process can read the checkpoint.
-    where: The name of the checkpoint, for the error.
+  """Checks that either all processes can read the checkpoint `where` or none can.
 
   Raises:
     CheckpointError: Only some processes can read the checkpoint.

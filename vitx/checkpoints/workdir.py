@@ -167,20 +167,6 @@ def find_data(workdir: str | Path) -> dict[str, Any]:
   return {}
 
 
-def check_whole(workdir: str | Path) -> None:
-  """Checks that a run with checkpoints still has its config and the record of its data.
-
-  Without them nothing tells whether the run would continue with another config or other data.
-
-  Raises:
-    ConfigError: `config.json` or `environment.json` is missing or damaged.
-  """
-  check_name(workdir)
-  if list_steps(workdir):
-    read_config(workdir)
-    read_data(workdir)
-
-
 def write_json(workdir: str | Path, name: str, value: Any) -> None:
   """Writes a JSON file; a concurrent reader sees the old or the new content, never a part."""
   replace_text(join(workdir, name), json.dumps(value, indent=2) + "\n")
@@ -188,10 +174,6 @@ def write_json(workdir: str | Path, name: str, value: Any) -> None:
 
 def check_file(path: str | Path | None, field: str) -> None:
   """Checks that an output may be written to a path, which is in an existing folder; None is valid.
-
-  Args:
-    path: The path of the file.
-    field: The name of the argument that gives the path, for the error.
 
   Raises:
     ConfigError: The file cannot be written, or a run would lose its own file.

@@ -82,8 +82,3 @@ def complete_config(config: Mapping[str, Any]) -> RunSettings:
   info = task_class(settings.task).state_info(settings) or find_info(settings.data)
   data = make_up_statistics(settings.data, info)
   return resolve(change(settings, {"data": data}), info)
-
-
-def count_together(settings: RunSettings) -> int:
-  """Returns the number of examples that must be on one device: 2 if pairs of images are mixed."""
-  return 2 if settings.augment.mixup or settings.augment.cutmix else 1

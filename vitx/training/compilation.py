@@ -200,7 +200,8 @@ def dry_run(experiment: Experiment) -> None:
   state, *_ = jax.block_until_ready(program(state, constants, batches, False))
   dispatches = 3
   steps = dispatches * program.steps
-  progress = Progress(step=0, total=steps, batch_size=experiment.batch_size, seconds=0.0)
+  batch_size = experiment.settings.batch_size
+  progress = Progress(step=0, total=steps, batch_size=batch_size, seconds=0.0)
   for _ in range(dispatches):
     state, *_ = jax.block_until_ready(program(state, constants, batches, False))
   seconds = progress.seconds / steps
@@ -213,7 +214,7 @@ def dry_run(experiment: Experiment) -> None:
 
 def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
   """Returns zeros on the host in the shapes of this process's share of a training batch."""
-  rows = experiment.batch_size // jax.process_count()
+  rows = experiment.settings.batch_size // jax.process_count()
   return tree.zeros(batch_shapes(experiment.task, rows))
 
 

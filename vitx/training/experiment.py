@@ -76,21 +76,6 @@ class Experiment(settle.Settled):
   total_steps: int
   periods: Mapping[str, Fraction]
 
-  @property
-  def batch_size(self) -> int:
-    """The number of examples in a step over all devices and processes."""
-    return self.settings.batch_size
-
-  @property
-  def keep(self) -> int:
-    """The number of latest checkpoints that are kept besides the best."""
-    return self.settings.checkpoint.keep
-
-  @property
-  def stop_early(self) -> int | None:
-    """The number of evaluations in a row without a better figure that end the run; None is off."""
-    return self.settings.evaluation.stop_early
-
   def listing(self) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which an error lists all examples that cannot be read."""
     return listing_all(self.source.all_roles(), self.settings.data.threads)

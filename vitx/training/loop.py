@@ -104,7 +104,8 @@ def _train(run: Run) -> Result:
     recorder.count_step(step, metrics, figures)
 
   def is_end(step: int) -> bool:  # a lowered `stop_after` may end the run before `step`
-    return step >= total or recorder.record.is_over(experiment.stop_early)
+    patience = experiment.settings.evaluation.stop_early
+    return step >= total or recorder.record.is_over(patience)
 
   in_flight = InFlight(finish)
   if not is_end(step) or not start.is_evaluated:

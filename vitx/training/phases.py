@@ -137,7 +137,9 @@ def use_cores(configs: Iterable[Mapping[str, Any]]) -> None:
   for config in configs:
     runs += split_phases(config, "").values() if config.get("phases") else [settle.read(config)]
   batches = [halve_batch(run, 0) // run.grad_accum_steps for run in runs]
-  parallel.use_cores(batches, multiple=max(map(settle.count_together, runs), default=1))
+  # Pairs of images are mixed on one device, which then needs an even number of them.
+  is_mixed = any(run.augment.mixup or run.augment.cutmix for run in runs)
+  parallel.use_cores(batches, multiple=2 if is_mixed else 1)
 
 
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:

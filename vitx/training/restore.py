@@ -92,7 +92,7 @@ def begin(
   restored = store.restore_latest(target)
   if restored is not None:
     state, start = restored.state, restored.step
-    record = Record.from_json(restored.record)
+    record = Record(**restored.record)
     if start < experiment.total_steps:
       record = record.go_on()
     print(f"resuming {workdir} at step {start}", flush=True)

@@ -75,10 +75,11 @@ def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iter
     with request.breakable():
       return announce("initializing", experiment.init_state, patience=SOON)
 
+  keep = experiment.settings.checkpoint.keep
   with (
     lock.hold(workdir) as own_lock,
     keep_log(workdir, write=is_writer()),
-    CheckpointStore(wd.locate_checkpoints(workdir), keep=experiment.keep) as store,
+    CheckpointStore(wd.locate_checkpoints(workdir), keep=keep) as store,
   ):
     start = begin(experiment, workdir, store, initialize)
     recorder = Recorder(

@@ -47,7 +47,11 @@ def check_same_run(
     fingerprint: The fingerprint of the data that the user asks for; "" if the data have none.
     fixed: Fields that may not differ in any case.
   """
-  wd.check_whole(workdir)
+  wd.check_name(workdir)
+  # Without these files nothing tells whether a run would go on with another config or other data.
+  if wd.list_steps(workdir):
+    wd.read_config(workdir)
+    wd.read_data(workdir)
   stored = wd.read_json(workdir, "config.json")
   if not stored:
     return

@@ -24,6 +24,8 @@ NO_MEANS = ("learning_rate", "gradient_norm", "loss_scale")
 class Record:
   """The values that a checkpoint stores besides the training state, so that a run can continue.
 
+  They are stored as the JSON that `Recorder.snapshot` returns.
+
   Attributes:
     rows: The number of rows of `metrics.jsonl` up to this step.
     seconds: The seconds of training so far, over all runs.
@@ -54,14 +56,9 @@ class Record:
   onward: dict[str, Any] | None = None
   is_evaluated: bool = True
 
-  @classmethod
-  def from_json(cls, stored: Mapping[str, Any]) -> "Record":
-    """Returns the record from the JSON that `Recorder.snapshot` returned."""
-    return cls(**stored)
-
   def go_on(self) -> "Record":
     """Returns the record from which a run continues beyond this step, see `onward`."""
-    record = self if self.onward is None else self.from_json(self.onward)
+    record = self if self.onward is None else Record(**self.onward)
     return dataclasses.replace(record, seconds=self.seconds, end_row=None)
 
   def is_over(self, patience: int | None) -> bool:
@@ -122,7 +119,7 @@ class Recorder:
     self.progress = Progress(
       step=start,
       total=experiment.total_steps,
-      batch_size=experiment.batch_size,
+      batch_size=experiment.settings.batch_size,
       seconds=record.seconds,
     )
     self._experiment, self._guard = experiment, guard
@@ -167,13 +164,7 @@ class Recorder:
       self.record.onward = self.snapshot() | {"end_row": None}
 
   def write_figures(self, role: str, step: int, figures: Figures) -> None:
-    """Writes a row with the figures of an evaluation.
-
-    Args:
-      role: The kind of the row, such as "validation" or "test".
-      step: The step of the evaluated checkpoint.
-      figures: The figures.
-    """
+    """Writes a row of the kind `role`, such as "test", with the figures of a step's evaluation."""
     self._write({"kind": role, "step": step, **figures})
 
   def write_end(self) -> None:
