@@ -31,7 +31,7 @@ MAY_IMPORT = {
   "runtime": {"tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
   "training": {"runtime", "tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
   "inference": {"runtime", "tasks", "models", "data", "interop", "checkpoints", "analysis", "ops"},
-  "sweeps": {"training", "runtime", "tasks", "analysis", "checkpoints"},
+  "sweeps": {"training", "runtime", "tasks", "data", "analysis", "checkpoints"},
   "benchmark": {"training", "tasks", "data", "attention", "ops", "analysis"},
   "cli": {"attention", "ops", "data", "tasks", "analysis", "checkpoints", "interop", "runtime"}
   | {"training", "benchmark", "inference", "sweeps"},
@@ -174,6 +174,7 @@ def test_imports_no_tensorflow_and_touches_no_device():
   code = (
     "import importlib, sys\n"
     "import vitx\n"
+    "from vitx.sweeps import points, workers\n"
     "vitx.load_config('digits:performer,seed=3,optimizer=sgd')\n"
     "assert not {'tensorflow', 'jax', 'flax'} & set(sys.modules), 'vitx'\n"
     "from jax._src import xla_bridge\n"

@@ -16,7 +16,7 @@ CONFIG = "digits:softmax,batch_size=16,model.depth=1,data.threads=2"
 def test_both_readers_read_equal_images():
   experiment = reading.open_streamed(CONFIG)
   batches = experiment.batches()
-  assert batches.arrays is None and reading.count_steps(experiment, 50) == 3
+  assert batches.storage is None and reading.count_steps(experiment, 50) == 3
   readers = reading.make_readers(experiment, 50)
   (contents,) = [
     cell.cell_contents

@@ -142,14 +142,14 @@ def test_init_from_resizes_between_both_grids(tmp_path, capsys):
   The embedding of the patches has another shape, and starts anew.
   """
   tokens = ("model.extra_tokens=8", "pool=cls", "posemb=learned", "schedule=constant")
-  coarse = begin(runs.tiny(*tokens), tmp_path / "coarse").state
+  coarse = begin(runs.tiny(*tokens), tmp_path / "coarse").load()
   table = coarse.params["posemb"]["table"]
   table[:] = np.arange(table.size, dtype=np.float32).reshape(table.shape)
   with CheckpointStore(tmp_path / "coarse" / "checkpoints") as store:
     store.save(2, coarse.replace(ema=coarse.params), {"best_step": None})
   changes = ("stem.patch=2", f"init_from={tmp_path / 'coarse'}", "init_from_except=('.*/stem/.*',)")
   from_coarse = runs.tiny(*tokens, *changes)
-  fine = begin(from_coarse, tmp_path / "fine").state.params["posemb"]["table"]
+  fine = begin(from_coarse, tmp_path / "fine").load().params["posemb"]["table"]
   printed = capsys.readouterr().out
   assert "[1, 13, 16] -> [1, 25, 16]: 9 + 2 x 2 tokens -> 9 + 4 x 4 tokens" in printed
   np.testing.assert_array_equal(fine[0, :9], table[0, :9])

@@ -227,7 +227,7 @@ def test_training_in_a_workdir_in_use_is_refused_before_anything_is_written(
 def test_a_training_holds_the_lock_until_it_ends(tmp_path, monkeypatch, prepared, ended):
   experiment, state = prepared
   monkeypatch.setattr(loop, "make_experiment", lambda *_, **__: experiment)
-  monkeypatch.setattr(Experiment, "init_state", lambda *_: state)
+  monkeypatch.setattr(Experiment, "start_init", lambda *_: lambda: state)
   ends = {"interrupted": Interrupted, "failed": ZeroDivisionError}
 
   def end(run):

@@ -11,6 +11,7 @@ from tests.cli import density_models
 from tests.data.conftest import digits_dir, draw, make_data
 from vitx.cli.main import main
 from vitx.inference import opening
+from vitx.runtime import sharing
 from vitx.sweeps import sweep as trained
 from vitx.training import phases
 from vitx.training.loop import Result
@@ -28,8 +29,7 @@ def resolve(text):
 @pytest.fixture
 def uncleared(monkeypatch):
   """Keeps a sweep from clearing caches and collecting garbage, since nothing is compiled."""
-  monkeypatch.setattr(trained.jax, "clear_caches", lambda: None)
-  monkeypatch.setattr(trained.gc, "collect", lambda: None)
+  monkeypatch.setattr(sharing, "release", lambda: None)
 
 
 @pytest.fixture

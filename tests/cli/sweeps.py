@@ -1,7 +1,7 @@
 """Small sweeps of the digits."""
 
 from tests import runs
-from vitx.sweeps.points import expand, make_points, parse_grid
+from vitx.sweeps.points import check_points, expand, make_points, parse_grid
 
 # Without randomness in a step, which takes most of the time to compile.
 PLAIN = ("model.dropout=0.0", "model.stochastic_depth=0.0", "ema_decay=0.0", *runs.STILL_IMAGES)
@@ -11,4 +11,6 @@ TINY = runs.replace(
 
 
 def points(over="row=[softmax,fnet]", seeds=2, config=f"digits.py:{TINY}"):
-  return make_points(expand(config, parse_grid(over) if over else {}), seeds)
+  listed = make_points(expand(config, parse_grid(over) if over else {}), seeds)
+  check_points(listed)
+  return listed

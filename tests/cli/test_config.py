@@ -52,6 +52,18 @@ def test_flags_and_overrides_are_applied(capsys):
   assert tree["optimizer"]["b1"] == 0.9 and "learning_rate" not in tree["optimizer"]
 
 
+def test_a_config_is_completed_again_only_if_its_code_may_differ(capsys, tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  shipped, other = ["digits:fnet"], ["digits:fnet,optimizer=optax:lion"]
+  whole = printed(capsys, *shipped)
+  assert printed(capsys, *other) != whole
+  monkeypatch.setattr("vitx.config.describe.complete", lambda config: {})
+  assert printed(capsys, *shipped) == whole
+  assert printed(capsys, *other) == "{}\n"  # a name of code that is not ours
+  monkeypatch.setattr("vitx.cli.config.version", lambda package: "another")
+  assert printed(capsys, *shipped) == "{}\n"
+
+
 ROWS = [
   "vix_cifar10:rope_vil,model.depth=1",  # the positions set fields of the mixer
   "vix_cifar10:cvt",

@@ -8,12 +8,11 @@ import pytest
 import vitx
 from tests import runs
 from tests.cli.sweeps import TINY
-from vitx.cli import reproduce
+from vitx.cli import sweep
 from vitx.cli.main import main
-from vitx.sweeps import points
 from vitx.sweeps.points import SEED
 from vitx.tasks.settle import complete_config
-from vitx.training import phases
+from vitx.training import experiment, phases, trial
 from vitx.training.trial import count_training_flops
 
 OWN = '''
@@ -43,7 +42,7 @@ def caught(monkeypatch, *arguments) -> dict:
     call["published"], call["count"] = published, len(points)
     return 0
 
-  monkeypatch.setattr(reproduce, "compare", compare)
+  monkeypatch.setattr(sweep, "compare", compare)
   assert main(["reproduce", *arguments]) == 0
   return call
 
@@ -65,9 +64,9 @@ def test_a_budget_is_spent_by_the_seeds_and_the_batch_of_the_runs(monkeypatch):
   """Every run has a seed of its own, and few examples halve its batch."""
   halved, order = "min_steps_per_epoch=40", []
   monkeypatch.setattr(phases, "use_cores", lambda configs: order.append(len([*configs])))
-  measure = points.make_experiment
+  measure = experiment.make_experiment
   monkeypatch.setattr(
-    points, "make_experiment", lambda *a, **k: order.append(a) or measure(*a, **k)
+    experiment, "make_experiment", lambda *a, **k: order.append(a) or measure(*a, **k)
   )
   text = runs.replace(TINY, f"graph_seed={SEED}").replace("duration=8 steps,", "")
   text = text.removeprefix("softmax,").replace("batch_size=32", f"batch_size=64,{halved}")
@@ -81,7 +80,7 @@ def test_a_budget_is_spent_by_the_seeds_and_the_batch_of_the_runs(monkeypatch):
 
 
 def test_a_budget_replaces_the_duration_of_a_row(monkeypatch):
-  monkeypatch.setattr(points, "count_training_flops", lambda config: 1e9)
+  monkeypatch.setattr(trial, "count_training_flops", lambda config: 1e9)
   text = runs.replace(UNTIMED, "schedule.warmup=8000 steps", "stop_after=9000 steps")
   command = [f"--config=digits.py:{text}", "--rows=fnet", "--seeds=1", "--budget=9.5TFLOP"]
   assert caught(monkeypatch, *command)["fnet"] == "9500 steps"

@@ -18,16 +18,19 @@ from sklearn import metrics
 import vitx
 from tests import runs
 from tests.cli.sweeps import TINY, points
-from vitx.analysis.comparison import Outcome
+from tests.training.test_loop import same
+from vitx.analysis.comparison import Method, Outcome
 from vitx.checkpoints import lock
 from vitx.cli import sweep
 from vitx.cli.live import Live
 from vitx.cli.main import main
 from vitx.config import registry
 from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.data import sources
 from vitx.inference.folds import pool_folds
 from vitx.runtime.curves import find_runs, read_curves
 from vitx.runtime.signals import StopRequest
+from vitx.sweeps import points as listing
 from vitx.sweeps import results as writing
 from vitx.sweeps import sweep as trained
 from vitx.sweeps.sweep import POINT, State, train_points
@@ -88,6 +91,19 @@ def test_each_point_is_trained_once_and_skipped_afterwards(tmp_path, quick):
   assert train_points(points(seeds=3), tmp_path, show)  # more seeds of these methods
   assert quick == [*names, "softmax_seed-2", "fnet_seed-2"]
   assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_points_of_one_call_share_an_opened_data_set(tmp_path, monkeypatch):
+  planned, opened, opening = points("row=[softmax]"), [], sources.open_dataset
+  monkeypatch.setattr(sources, "open_dataset", lambda data: opened.append(data) or opening(data))
+
+  def train(config, workdir):
+    sources.open_source(config.data, config.seed)
+    return Result(str(workdir), 1, True)
+
+  monkeypatch.setattr(phases, "train", train)
+  assert train_points(planned, tmp_path, Silent()) and len(opened) == 1
+  assert train_points(planned, tmp_path, Silent()) and len(opened) == 2
 
 
 def test_points_that_another_process_trains_are_left_to_it(tmp_path, quick, monkeypatch):
@@ -237,6 +253,21 @@ def test_a_sweep_writes_its_results(tmp_path, quick, capsys):
   assert runs.contents(tmp_path / "out") == before
 
 
+def test_a_finished_sweep_is_shown_again_without_its_configs(tmp_path, quick, monkeypatch, capsys):
+  method = Method("fnet", 8, 1, 1)
+  monkeypatch.setattr(writing, "measure_methods", lambda *_: ([method], ("top1", "max")))
+  command = ["sweep", f"--config=digits.py:{TINY}", "--over=row=[fnet]", "--seeds=3", "--no-plot"]
+  command += [f"--workdir={tmp_path / 'a'}", f"--out={tmp_path / 'out'}"]
+  assert main(command) == 0
+  shown, loaded = capsys.readouterr().out, []
+  load = listing.load_config
+  monkeypatch.setattr(listing, "load_config", lambda text: loaded.append(text) or load(text))
+  monkeypatch.setattr(sweep, "compare", None)
+  assert main(command) == 0
+  assert shown.endswith(capsys.readouterr().out) and "3 of 3 points" in shown
+  assert [text.rpartition(",")[2] for text in loaded] == ["seed=0"]
+
+
 def test_the_index_replaces_no_page_of_another_author(tmp_path):
   """An index lists what its folder has; a folder without a table is listed by its columns."""
   (tmp_path / "a" / "b|c").mkdir(parents=True)
@@ -283,7 +314,7 @@ def test_a_sweep_reads_the_code_that_its_command_names(tmp_path, quick):
 
 def test_a_sweep_without_all_folds_pools_none():
   config = SimpleNamespace(data=SimpleNamespace(folds=3))
-  folds = [trained.Point(f"a_fold-{f}", "a", 0, config, f) for f in range(2)]
+  folds = [SimpleNamespace(name="", method="a", seed=0, fold=f, config=config) for f in range(2)]
   outcomes = [Outcome("a", 0, fold=f) for f in range(2)]
   assert pool_folds(writing.group_folds(folds, outcomes, "x")) == []
   assert pool_folds(writing.group_folds(points(), [Outcome("a", 0)] * 4, "x")) == []
@@ -292,7 +323,7 @@ def test_a_sweep_without_all_folds_pools_none():
 def test_only_rows_have_published_figures(quick, monkeypatch):
   seen = {}
   monkeypatch.setattr(sweep, "compare", lambda p, published, *_, **__: seen.update(published) or 0)
-  output = dict(out="o", name=None, plot=False)
+  output = dict(out="o", name=None, plot=False, parallel=1)
   sweep.run("cifar10.py", "row=[resnet20,cct_2_3x2]", 1, workdir="w", **output)
   assert seen["resnet20"]["top1"] == 91.25
   seen.clear()
@@ -369,10 +400,10 @@ def command(workdir, out):
   return [*words, f"--workdir={workdir}", f"--out={out}", "--name=same", "--no-plot"]
 
 
-def start(workdir, out):
+def start(workdir, out, *more):
   environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
   pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-  words = [sys.executable, "-m", "vitx", *command(workdir, out)]
+  words = [sys.executable, "-m", "vitx", *command(workdir, out), *more]
   return subprocess.Popen(words, cwd=runs.ROOT, env=environment, **pipes)
 
 
@@ -431,3 +462,20 @@ def test_a_killed_and_shared_sweep_gives_equal_results(tmp_path, monkeypatch, ca
   for path in workdir.rglob("*.lock"):  # of the process that was killed
     with lock.hold(path.parent, path.name):
       pass
+
+
+@pytest.mark.slow  # three processes, each with an import and compilations
+@pytest.mark.usefixtures("shared_programs", "uncleared")
+def test_parallel_processes_stop_together_and_give_the_bits_of_one(tmp_path):
+  """A signal comes when one has ended a point and the other has begun; this process ends all."""
+  assert main([*command(tmp_path / "alone", tmp_path / "out"), "--seeds=3"]) == 0
+  workdir, names = tmp_path / "sweep", [f"fnet_seed-{seed}" for seed in range(3)]
+  both = start(workdir, tmp_path / "own", "--seeds=3", "--parallel=2")
+  begun = lambda: len([*workdir.glob(f"*/{POINT}")])  # noqa: E731
+  wait_for(lambda: begun() > 1 and any(trained.is_done(str(workdir / x)) for x in names), both)
+  both.send_signal(signal.SIGTERM)
+  assert "2 processes train" in runs.finish(both, 75)
+  assert main([*command(workdir, tmp_path / "own"), "--seeds=3"]) == 0
+  assert results(tmp_path / "own") == results(tmp_path / "out")
+  for name in names:
+    same(runs.final_state(workdir / name), runs.final_state(tmp_path / "alone" / name))

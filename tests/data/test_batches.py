@@ -51,7 +51,7 @@ def test_memory_and_stream_are_identical(varying, batch_size, start):
     make(drawn(varying=varying), batch_size=batch_size, memory=memory)
     for memory in ("always", "never")
   )
-  assert held.arrays is not None and streamed.arrays is None
+  assert held.storage is not None and streamed.storage is None
   pairs = list(zip(held.iterate(start, start + 7), streamed.iterate(start, start + 7), strict=True))
   assert len(pairs) == 7
   for step, (a, b) in enumerate(pairs, start):
@@ -116,7 +116,7 @@ def test_processes_share_the_global_batch(resize_mode, memory):
 
 def test_random_crops_depend_on_seed_step_and_index_only():
   source = make(drawn(varying=True), resize_mode="random", memory="auto")
-  assert source.arrays is None
+  assert source.storage is None
   longer = list(source.iterate(0, 12))
   for step, batch in zip(range(9, 12), source.iterate(9, 12), strict=True):
     assert_same(batch, longer[step])
@@ -137,9 +137,9 @@ def test_auto_keeps_examples_in_half_of_the_memory(monkeypatch):
   needed = 37 * (8 * 8 * 3 + 4)
   memory = type("Memory", (), {"available": 2 * needed})
   monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-  assert make(memory="auto").arrays is not None
+  assert make(memory="auto").storage is not None
   memory.available -= 1
-  assert make(memory="auto").arrays is None
+  assert make(memory="auto").storage is None
 
 
 @pytest.mark.parametrize(

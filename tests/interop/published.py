@@ -132,7 +132,7 @@ def begin(config, workdir):
   restore.check_beginning(experiment, str(workdir), writes=True)
   state = jax.tree.map(lambda x: np.full(x.shape, FRESH, x.dtype), experiment.named_shapes())
   with CheckpointStore(Path(workdir) / "checkpoints") as store:
-    return restore.begin(experiment, str(workdir), store, lambda: state)
+    return restore.begin(experiment, str(workdir), store, lambda: lambda: state)
 
 
 def golden(name):

@@ -444,7 +444,7 @@ def test_a_run_names_misfits_before_it_compiles(tmp_path, monkeypatch):
   """The error names Linformer's slots, which no published file has."""
   experiment = make_experiment(runs.tiny(*ON_DIGITS, "token_mixer=linformer"))
   monkeypatch.setattr(loop, "make_experiment", lambda *_, **__: experiment)
-  monkeypatch.setattr(Experiment, "init_state", None)
+  monkeypatch.setattr(Experiment, "start_init", None)
   for dry_run in (False, True):
     with pytest.raises(ConfigError, match=r"token_mixer/key_slots"):
       loop.train(experiment.settings, tmp_path, dry_run=dry_run)
@@ -454,7 +454,7 @@ def test_a_run_names_misfits_before_it_compiles(tmp_path, monkeypatch):
 def test_a_run_begins_with_published_weights(tmp_path, capsys):
   """The run has gray images, so the first convolution is summed over the colors."""
   config = runs.tiny(*ON_DIGITS)
-  state, expected = begin(config, tmp_path).state, fill("timm_vit", num_classes=10)[1]["params"]
+  state, expected = begin(config, tmp_path).load(), fill("timm_vit", num_classes=10)[1]["params"]
   jax.tree.map(np.testing.assert_array_equal, state.ema, state.params)
   params = state.params
   for name in ("kernel", "bias"):

@@ -8,7 +8,7 @@ from tests.cli.sweeps import TINY, points
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.config.loader import find_rows
-from vitx.sweeps.points import expand, make_points, parse_grid
+from vitx.sweeps.points import check_points, expand, make_points, parse_grid
 
 
 def test_every_combination_is_a_point_with_a_readable_name():
@@ -28,6 +28,11 @@ def test_values_may_be_dicts():
   over = "token_mixer=[{'name': 'performer', 'features': 8}],model.dropout=[0.1],task.x.dropout=[1]"
   (name,) = expand("digits.py:model.depth=1", parse_grid(over))
   assert name == "token_mixer-name-performer-features-8_model.dropout-0.1_task.x.dropout-1"
+
+
+def test_rows_after_over_replace_the_row_of_the_config():
+  texts = expand("digits.py:softmax,model.depth=1", parse_grid("row=[fnet,softmax]"))
+  assert texts == {name: f"digits.py:{name},model.depth=1" for name in ("fnet", "softmax")}
 
 
 def test_without_values_the_config_itself_is_the_method():
@@ -54,13 +59,13 @@ def test_the_seed_of_each_run_is_in_the_config_and_in_values():
 
 def test_every_fold_exists_before_the_first_is_trained():
   with pytest.raises(ConfigError, match=r"^data\.fold=2: data\.folds=2 has the folds 0 to 1"):
-    make_points({"a": f"digits.py:{TINY},data.folds=2"}, 1, ["0", "2"])
+    check_points(make_points({"a": f"digits.py:{TINY},data.folds=2"}, 1, ["0", "2"]))
 
 
 def test_methods_with_different_divisions_are_refused():
   texts = {f"{count}": f"digits.py:{TINY},data.folds={count}" for count in (2, 3)}
   with pytest.raises(ConfigError, match=r"data\.folds=2, 3: methods need the same"):
-    make_points(texts, 1, ["0", "1"])
+    check_points(make_points(texts, 1, ["0", "1"]))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +93,7 @@ def test_a_grid_is_checked_before_anything_is_made(over, message, tmp_path, caps
 
 def test_one_fold_is_not_run_twice():
   with pytest.raises(ConfigError, match="have equal configs"):
-    make_points({"a": f"digits.py:{TINY},data.folds=2"}, 1, ["0", "0"])
+    check_points(make_points({"a": f"digits.py:{TINY},data.folds=2"}, 1, ["0", "0"]))
 
 
 def test_the_rows_of_a_file_are_listed():

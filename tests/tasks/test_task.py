@@ -12,14 +12,20 @@ from tests.training import small
 from vitx.checkpoints.load import Loaded, load
 from vitx.config.errors import ConfigError
 from vitx.config.fields import read_settings
+from vitx.config.settings import change
 from vitx.inference import evaluate as evaluation
-from vitx.tasks.base import init_variables
+from vitx.runtime.evaluation import evaluation_shapes, evaluation_step
+from vitx.runtime.weights import blank_constants
+from vitx.tasks import build_task, settle
+from vitx.tasks.base import bind, init_variables, measurements
 from vitx.tasks.classification import Classification
 from vitx.tasks.classification_figures import FIGURES
 from vitx.tasks.figures import Figure, describe, followed, table
 from vitx.tasks.multilabel import MultiLabel
 from vitx.tasks.regression import Regression
-from vitx.training import loop
+from vitx.training import attention_entropy, loop, trial
+from vitx.training.experiment import batch_shapes, make_step
+from vitx.training.step import Rates
 
 
 class Sowing(nn.Module):
@@ -116,6 +122,67 @@ def test_figures_of_folds_are_pooled_over_examples(monkeypatch):
   assert figures["examples"] == 12
   equal = {"prediction": np.ones(7), "target": np.full(7, 4.3)}
   assert models[0].task.summarize(equal)["r2"] is None
+
+
+TEACHER = "task.teacher=weights.npz,task.teacher_model={'name':'vit','depth':1}"
+FILLED = (
+  "augment.randaugment=(1,9),augment.randaugment_operations=increasing"  # with the mean color
+)
+PLAIN = (*runs.STILL_IMAGES, "model.dropout=0.0", "ema_decay=0.0", "optimizer=sgd")
+WEIGHTS = {"task.class_weights": [(2.0, 0.5, 1.0), (1.0, 3.0, 1.0)]}
+PIXELS = {"data.mean": [(0.4,), (0.6,)], "data.std": [(0.2,), (0.1,)]}
+MEASURED = {  # fields that are computed from examples, with two values each
+  f"classification,{FILLED}": PIXELS,
+  "classification,task.loss=focal": WEIGHTS,
+  "multilabel": WEIGHTS,
+  "regression": {"task.target_mean": [40.0, 50.0], "task.target_std": [3.0, 7.0]},
+  "masked_autoencoder,task.decoder_width=16,task.decoder_depth=1": PIXELS,
+  f"distillation,{TEACHER}": PIXELS,
+}
+
+
+def make_twins(name):
+  """Returns the settings of two runs that differ in numbers that are computed from examples."""
+  classes = 1 if name.startswith(("regression", "masked")) else 3
+  shape = f"data.image_size=8,data.channels=1,model.num_classes={classes},stem.patch=2"
+  entropy = "evaluation.attention_entropy=1"
+  settings = settle.complete_config(runs.tiny(*PLAIN, f"task={name}", shape, entropy))
+  fields = MEASURED[name]
+  return [change(settings, {path: x[i] for path, x in fields.items()}) for i in range(2)]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_numbers_from_the_examples_are_no_part_of_the_programs(name):
+  texts = []
+  for settings in make_twins(name):
+    task = build_task(settings)
+    step, state = make_step(settings, task, lambda step: jnp.float32(1))
+    constants, rows = blank_constants(task), evaluation_shapes(task, 2)
+    arguments = state.params, state.model_state, constants, rows
+    programs = {
+      step.train: (state, Rates.create(), constants, batch_shapes(task, 2), jnp.int32(0)),
+      evaluation_step(task): arguments,
+      attention_entropy._make_step(settings, None): arguments,
+    }
+    texts.append([jax.jit(f).lower(*arguments).as_text() for f, arguments in programs.items()])
+  assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_numbers_of_the_constants_replace_those_of_the_task(name):
+  task, other = map(build_task, make_twins(name))
+  bound = bind(task, {"measured": measurements(other)})
+  key, rows = jax.random.key(0, impl="threefry2x32"), trial.draw(batch_shapes(task, 2))
+
+  def compute(subject):
+    images, targets = subject.draw(rows, key)
+    loss = subject.mean_loss(targets * 2.0, targets) if subject.targets else 0.0
+    return images, targets, loss, subject.model_inputs(rows)
+
+  before, expected, results = (jax.tree.leaves(compute(x)) for x in (task, other, bound))
+  for x, y in zip(expected, results, strict=True):
+    np.testing.assert_array_equal(x, y)
+  assert any(np.any(x != y) for x, y in zip(before, results, strict=True))
 
 
 @pytest.mark.parametrize("of", ["class_top1", "class_ap"])

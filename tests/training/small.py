@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.models import create_model
 from vitx.runtime import parallel
 from vitx.tasks.classification import Classification
-from vitx.training.step import Step, TrainState
+from vitx.training.step import Rates, Step, TrainState
 
 CLASSES, SIZE = 5, 8
 STATISTICS = {"image_size": SIZE, "mean": (0.5,), "std": (0.25,)}
@@ -44,7 +45,6 @@ def make_step(the_task=None, **fields) -> Step:
     "task": the_task or task(),
     "optimizer": optax.scale_by_adam(),
     "schedule": lambda step: 1e-2,
-    "seed": 7,
   }
   return Step(**(defaults | fields))
 
@@ -62,47 +62,38 @@ def initial(step: Step) -> TrainState:
   return jax.jit(step.init)(jax.random.key(0))
 
 
-def run(step: Step, steps: int, devices: int, rows: int = 16):
+def run(step: Step, steps: int, devices: int, rows: int = 16, seed: int = 7):
   """Returns the losses and the final state of some steps on 1 or 2 devices."""
-  losses, states = zip(*trail(step, steps, devices, rows), strict=True)
+  losses, states = zip(*trail(step, steps, devices, rows, seed), strict=True)
   return np.array(losses), states[-1]
 
 
-def trail(step: Step, steps: int, devices: int, rows: int = 16):
+def trail(step: Step, steps: int, devices: int, rows: int = 16, seed: int = 7):
   """Yields the loss of every step, and the unreplicated state after it."""
   state = copies(initial(step), devices)
   for number in range(steps):
-    state, metrics, _ = train(step, state, batch(number, rows), devices)
+    state, metrics, _ = train(step, state, batch(number, rows), devices, seed=seed)
     loss = float(np.asarray(metrics["loss"])[0])
     yield loss, jax.tree.map(lambda x: x[0], jax.device_get(state))
 
 
-def copies(state: TrainState, devices: int) -> TrainState:
+def copies(state: Any, devices: int) -> Any:
   return jax.tree.map(lambda x: np.stack([np.asarray(x)] * devices), state)
 
 
-def train(step: Step, state: TrainState, rows: dict[str, np.ndarray], devices: int, stop=(0, 0)):
+def train(step: Step, state: TrainState, rows: dict, devices: int, stop=(0, 0), seed=7):
   """Calls `Step.train` on 1 or 2 devices; `stop` has the wish of each device to stop."""
   shares = {k: v.reshape(devices, -1, *v.shape[1:]) for k, v in rows.items()}
   wishes = np.array(stop[:devices], np.int32)
-  return pmapped(ById(step), "train", devices)(state, {}, shares, wishes)
+  return pmapped(step, "train", devices)(state, rates(devices, seed), {}, shares, wishes)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class ById:
-  """A step that is hashed and compared by its `id`, so that its programs are cached."""
-
-  step: Step
-
-  def __hash__(self):
-    return id(self.step)
-
-  def __eq__(self, other):
-    return self.step is other.step
+def rates(devices: int, seed: int = 7) -> Rates:
+  return copies(Rates.create(seed), devices)
 
 
 @functools.cache
-def pmapped(step: ById, method: str, devices: int):
+def pmapped(step: Step, method: str, devices: int):
   """Returns a method of a step, pmapped over some devices; it is compiled once."""
-  function = getattr(dataclasses.replace(step.step, axis=parallel.AXIS), method)
+  function = getattr(dataclasses.replace(step, axis=parallel.AXIS), method)
   return jax.pmap(function, axis_name=parallel.AXIS, devices=jax.devices()[:devices])

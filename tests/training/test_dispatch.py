@@ -18,8 +18,8 @@ from vitx.training import compilation, loop, phases
 
 def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
   """Runs dispatches of as many steps as `counts`; returns every step's metrics and the state."""
-  function = small.pmapped(small.ById(step), "train_several", devices)
-  state = small.copies(small.initial(step), devices)
+  function = small.pmapped(step, "train_several", devices)
+  state, rates = small.copies(small.initial(step), devices), small.rates(devices)
   done, losses, stops = 0, [], []
   for count in counts:
     parts = [small.batch(number) for number in range(done, done + room)]
@@ -27,7 +27,7 @@ def dispatch(step, devices: int, counts: tuple[int, ...], room: int = 5):
     batches = {k: np.stack([shape(part[k]) for part in parts], axis=1) for k in parts[0]}
     wishes = np.arange(devices, dtype=np.int32) * (count == counts[-1])
     counts_on_devices = np.full(devices, count, np.int32)
-    state, metrics, measured, stop = function(state, {}, batches, counts_on_devices, wishes)
+    state, metrics, measured, stop = function(state, rates, {}, batches, counts_on_devices, wishes)
     losses += np.asarray(metrics["loss"])[0, :count].tolist()
     np.testing.assert_array_equal(np.asarray(metrics["loss"])[0, count:], 0)
     check_measured(step, state, measured)

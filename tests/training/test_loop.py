@@ -231,6 +231,8 @@ def test_a_dry_run_writes_nothing(tmp_path, capsys):
   printed = capsys.readouterr().out
   assert "s per step" in printed and "compiled memory per device" in printed
   assert "Total: " in printed  # parameters
+  (start,) = (line for line in printed.splitlines() if line.startswith("start: "))
+  assert all(f"{part} " in start for part in ("data", "tracing", "compiling"))
   assert not (tmp_path / "run").exists()
 
 

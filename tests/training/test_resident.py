@@ -10,6 +10,11 @@ import numpy as np
 import pytest
 
 from tests import runs
+from vitx.config.settings import change
+from vitx.data.batches import TrainBatches
+from vitx.data.images.resizing import ResizeImages
+from vitx.data.in_memory import keep
+from vitx.data.sources import open_source, sharing
 from vitx.runtime import parallel
 from vitx.training import loop, resident
 
@@ -35,7 +40,7 @@ def test_batches_made_on_the_devices_are_those_that_are_sent(overrides):
 
 def test_examples_are_on_accelerators_that_have_room(monkeypatch):
   batches = open_batches()
-  size = sum(array.nbytes for array in batches.arrays.values())
+  size = sum(array.nbytes for array in batches.storage.arrays.values())
   assert resident.open_feed(batches, "auto")[1] is None  # a CPU's memory is the host's
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   monkeypatch.setattr(parallel, "replicate", lambda arrays: arrays)
@@ -46,3 +51,21 @@ def test_examples_are_on_accelerators_that_have_room(monkeypatch):
     monkeypatch.setattr(jax, "local_devices", lambda devices=devices: devices)
     assert (resident.open_feed(batches, "auto")[1] is not None) == fits
     assert resident.open_feed(batches, "never")[1] is None
+
+
+def test_runs_share_a_copy_that_has_all_their_examples(monkeypatch):
+  copies, replicate = [], parallel.replicate
+  monkeypatch.setattr(parallel, "replicate", lambda x: copies.append(x) or replicate(x))
+  data, transform = change(runs.tiny().data, {"memory": "always"}), ResizeImages(8)
+  with sharing():
+    for seed in range(4):
+      source = open_source(data, seed)
+      batches = TrainBatches(source.train, data, transform=transform, batch_size=32, seed=seed)
+      iterate, fill = resident.open_feed(batches, "always")
+      keep(source.validation, transform=transform, memory="always", threads=2)
+      filled = fill(parallel.split_steps(list(iterate(0, 3)), 3))
+      expected = parallel.split_steps(list(batches.iterate(0, 3)), 3)
+      for key, sent in expected.items():
+        np.testing.assert_array_equal(filled[key], sent)
+  copies = [x for x in copies if x]  # the program that fills batches has no constants
+  assert len(copies) == 2  # the first lacks the validation examples of the first run

@@ -71,7 +71,7 @@ def test_an_abandoned_compilation_does_not_hold_the_process(tmp_path, monkeypatc
   try:
     with monkeypatch.context() as patch:
       patch.setattr(compilation, "compile_program", compile_long)
-      stopped = loop.train(runs.tiny(), tmp_path)
+      stopped = loop.train(runs.tiny("batch_size=16"), tmp_path)
     assert not stopped.finished and stopped.step == 0
     monkeypatch.setattr(signals.os, "_exit", statuses.append)
     signals.leave(75)

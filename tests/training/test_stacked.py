@@ -23,12 +23,13 @@ from vitx.training import loop
 from vitx.training.experiment import batch_shapes, make_step
 from vitx.training.optim.optimizers import DECAY_MASKS, ELEMENTWISE, make_optimizer
 from vitx.training.parameters import parameter_names
+from vitx.training.step import Rates
 
 SMALL = (
   "dense,model.width=8,model.depth=4,model.num_heads=2,model.mlp_dim=16,model.dropout=0.0,"
   "model.layer_cycle=2,ema_decay=0.9,grad_clip_norm=None"
 )
-RATE = 1e-2
+RATES = Rates.create(learning_rate=1e-2)
 # Optimized, some products and sums become one operation with one rounding, others not.
 EXACT = {"xla_backend_optimization_level": 0}
 
@@ -37,7 +38,7 @@ EXACT = {"xla_backend_optimization_level": 0}
 def make(*overrides):
   """Returns the step of a small density model of gray digits, and its resolved config."""
   config = resolve(get_config(runs.replace(SMALL, *overrides)), IMAGES)
-  return make_step(config, build_task(config), lambda step: RATE)[0], config
+  return make_step(config, build_task(config), jnp.ones_like)[0], config
 
 
 def by_name(step, config):
@@ -59,7 +60,7 @@ def run(step, steps=3):
   state = jax.jit(step.init)(jax.random.key(0))
   train = jax.jit(step.train, compiler_options=EXACT)
   for number in range(steps):
-    state, metrics, _ = train(state, {}, batch(step, number), np.int32(0))
+    state, metrics, _ = train(state, RATES, {}, batch(step, number), np.int32(0))
   return stacked.unstack(jax.device_get(state)), metrics
 
 
@@ -134,7 +135,7 @@ def test_a_deeper_model_has_the_same_program():
 
   def operations(step):
     shapes = jax.eval_shape(step.init, jax.random.key(0))
-    arguments = (shapes, {}, batch_shapes(step.task, 1), jax.ShapeDtypeStruct((), jnp.int32))
+    arguments = (shapes, RATES, {}, batch_shapes(step.task, 1), jax.ShapeDtypeStruct((), jnp.int32))
     return len(jax.make_jaxpr(step.train)(*arguments).eqns)
 
   deep, config = make("model.depth=8")

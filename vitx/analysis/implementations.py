@@ -26,8 +26,8 @@ def implementations(
   model: nn.Module,
   inputs: Input,
   examples: int | None = None,
-  describe: Callable[[list[Choice]], str] = describe_choices,
-) -> dict[str, str]:
+  describe: Callable[[list[Choice]], Any] = describe_choices,
+) -> dict[str, Any]:
   """Finds the implementation that each token mixer uses, by tracing `init` without running it.
 
   Args:
@@ -46,7 +46,7 @@ def implementations(
     inputs = jax.ShapeDtypeStruct(inputs, jnp.float32)
   if examples is not None:
     inputs = jax.ShapeDtypeStruct((examples, *inputs.shape[1:]), inputs.dtype)
-  picks: dict[str, str] = {}
+  picks: dict[str, Any] = {}
 
   def look(call, arguments, keywords, context):
     module: Any = context.module

@@ -13,7 +13,8 @@ from vitx.analysis.statistics import spread
 from vitx.analysis.tables import format_figure, lay_out
 from vitx.config.errors import escape
 from vitx.runtime.progress import format_seconds
-from vitx.sweeps.sweep import Point, State, read_outcome
+from vitx.sweeps.points import Point
+from vitx.sweeps.sweep import State, read_outcome
 
 
 class Live:

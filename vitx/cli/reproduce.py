@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from vitx.cli.flags import parse_amount, positive
-from vitx.cli.sweep import add_output, compare
+from vitx.cli.sweep import add_output, run_points
 from vitx.config.loader import find_rows, join_text, split_text
 
 UNITS = {"FLOP": 1.0, "GFLOP": 1e9, "TFLOP": 1e12, "PFLOP": 1e15, "EFLOP": 1e18}
@@ -49,14 +49,15 @@ def run(
 ) -> int:
   """Trains, writes the results and returns the exit status."""
   from vitx.sweeps import points
+  from vitx.sweeps.workers import restore_cores
 
   path, _ = split_text(config)
   names = find_rows(path, [row.strip() for row in rows.split(",") if row.strip()])
   texts = points.expand(config, {points.ROW: names})
   if duration is not None:
     texts = {row: join_text(text, [f"duration={duration!r}"]) for row, text in texts.items()}
-  if budget is not None:
-    texts = points.fit_budget(texts, budget)
-  runs = points.make_points(texts, seeds)
   workdir = workdir or f"runs/reproduce_{points.name_file(path)}"
-  return compare(runs, points.match_published(path, runs), workdir, **output)
+  if budget is not None:
+    restore_cores(workdir, output["parallel"])
+    texts = points.fit_budget(texts, budget)
+  return run_points(points.make_points(texts, seeds), path, workdir, **output)

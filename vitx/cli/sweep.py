@@ -8,7 +8,8 @@ A method is one combination of values in --over. It is trained once per seed, an
 has an ordinary workdir of its own below --workdir. `{seed}` in the config or in a value stands for
 the seed of each run, such as `init_from=runs/dense/vit_seed-{seed}`. After a stop, the same command
 resumes the sweep. The command may also be started several times at once, on one machine or on
-several that share the directory; each run is trained by one of the processes.
+several that share the directory; each run is trained by one of the processes. `--parallel N` starts
+N processes on this machine.
 
 At the end, three files in OUT/NAME compare the methods: a table (table.md), a line for each run
 (runs.csv) and the training curves (curves.png). The table has the mean of each method, its paired
@@ -20,6 +21,7 @@ and 1 otherwise.
 """
 
 import argparse
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +31,7 @@ from vitx.cli.flags import CONFIG, add_trust, positive
 from vitx.config.loader import split_text
 
 if TYPE_CHECKING:
-  from vitx.sweeps.sweep import Point
+  from vitx.sweeps.points import Point
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,12 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--config", required=True, help=f"{CONFIG} It sets no seed; {{seed}} stands for the run's.")
   add("--over", help="Lists as field=[value,value],...; row=[a,b] are rows of the file.")
   add("--seeds", type=positive, default=1, help="The number of seeds, which begin at 0.")
-  add(
-    "--workdir",
-    required=True,
-    metavar="DIR",
-    help="The directory of the runs, which may be gs://...",
-  )
+  words = "The directory of the runs, which may be gs://..."
+  add("--workdir", required=True, metavar="DIR", help=words)
   add_output(parser)
 
 
@@ -53,18 +51,40 @@ def add_output(parser: argparse.ArgumentParser) -> None:
   add("--out", default="results", help="The folder of the results of all sweeps.")
   add("--name", help="The folder of this sweep in --out; the default is the workdir's name.")
   add("--plot", action=argparse.BooleanOptionalAction, default=True, help="Draws the curves.")
+  add(
+    "--parallel", type=positive, default=1, metavar="N", help="The number of processes that train."
+  )
   add_trust(add)
 
 
 def run(config: str, over: str | None, seeds: int, **options: Any) -> int:
   """Trains, writes the results and returns the exit status."""
-  from vitx.sweeps.points import FOLD, ROW, expand, make_points, match_published, parse_grid
+  from vitx.sweeps.points import FOLD, ROW, expand, make_points, parse_grid
 
   grid = parse_grid(over) if over is not None else {}
   folds = grid.pop(FOLD, None)
   points = make_points(expand(config, grid), seeds, folds)
-  published = match_published(split_text(config)[0], points) if list(grid) == [ROW] else {}
-  return compare(points, published, **options)
+  return run_points(points, split_text(config)[0] if list(grid) == [ROW] else None, **options)
+
+
+def run_points(points: "Sequence[Point]", source: str | None, workdir: str, **output: Any) -> int:
+  """Shows a finished sweep again, or checks and trains its points; returns the exit status.
+
+  Args:
+    points: The points of the sweep, not yet checked.
+    source: The config file whose published figures are compared; None if there are none.
+    workdir: The directory of the points' workdirs.
+    **output: Further arguments of `compare`.
+  """
+  from vitx.sweeps.points import check_points, match_published, read_record
+  from vitx.sweeps.workers import restore_cores
+
+  if done := read_record(points, workdir, output["out"], output["name"], output["plot"]):
+    print(done["shown"])
+    return done["status"]
+  restore_cores(workdir, output["parallel"])
+  check_points(points)
+  return compare(points, match_published(source, points) if source else {}, workdir, **output)
 
 
 def compare(
@@ -75,6 +95,7 @@ def compare(
   out: str,
   name: str | None,
   plot: bool,
+  parallel: int = 1,
 ) -> int:
   """Trains the points of a sweep, writes their results and returns the exit status.
 
@@ -85,6 +106,7 @@ def compare(
     out: The folder of the results of all sweeps.
     name: The folder of this sweep in it, or `None` for the name of the workdir.
     plot: Whether to draw the curves.
+    parallel: The number of processes that train.
 
   Raises:
     ConfigError: The points cannot be trained, or the results cannot be written.
@@ -94,27 +116,39 @@ def compare(
   from vitx.cli.live import Live
   from vitx.inference.folds import pool_folds
   from vitx.runtime import cache, signals
+  from vitx.sweeps.points import identify, record
   from vitx.sweeps.results import group_folds, measure_methods, write_results
   from vitx.sweeps.sweep import train_points
+  from vitx.sweeps.workers import WORKER, record_cores, train_in_workers
   from vitx.training import phases
 
   named = workdir.rstrip("/").rpartition("/")[2] if name is None else name
   check_folder(Path(out, named), "out")
   if plot:
     make_canvas(1, 1)  # A missing matplotlib is reported before the long training.
+  identity = identify(points, out, name, plot)
   cache.enable()
   phases.use_cores(point.config for point in points)
-  print(f"checking {len({point.method for point in points})} methods ...", flush=True)
-  methods, (figure, mode) = measure_methods(points, published, workdir)
-  live = Live(points, workdir, figure)
-  if not train_points(points, workdir, live):
+  worker = os.environ.get(WORKER)
+  if worker is None:
+    print(f"checking {len({point.method for point in points})} methods ...", flush=True)
+    methods, (figure, mode) = measure_methods(points, published, workdir)
+    record_cores(workdir)
+  live, rest, status = Live(points, workdir, worker or figure), points, 0
+  if parallel > 1 and worker is None:
+    rest, status = train_in_workers(parallel, points, workdir, live.update, figure)
+  if not status and not train_points(rest, workdir, live):
+    status = signals.EXIT_INTERRUPTED
+  if status == signals.EXIT_INTERRUPTED:
     print("\nstopped; run the same command again to resume", flush=True)
-    return signals.leave(signals.EXIT_INTERRUPTED)
+  if status or worker:
+    return signals.leave(status)
   outcomes = live.outcomes()
   comparison = Comparison(figure, mode, methods, outcomes)
-  print(f"\n{live.table()}")
   more = pool_folds(group_folds(points, outcomes, workdir))
-  print("".join(f"\n{part}\n" for part in more), end="")
-  for path in write_results(comparison, points, workdir, Path(out), named, plot=plot, more=more):
-    print(path)
-  return 1 if any(outcome.problem for outcome in outcomes) else 0
+  paths = write_results(comparison, points, workdir, Path(out), named, plot=plot, more=more)
+  shown = "\n".join([f"\n{live.table()}", *(f"\n{part}" for part in more), *map(str, paths)])
+  print(shown)
+  status = 1 if any(outcome.problem for outcome in outcomes) else 0
+  record(identity, workdir, paths, shown=shown, status=status)
+  return status

@@ -8,6 +8,7 @@ stopped it with everything saved (the same command resumes it), and 1 otherwise.
 """
 
 import argparse
+import time
 from typing import Any
 
 from vitx.cli.flags import CONFIG, add_trust
@@ -30,11 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
   """Trains and returns the exit status."""
   loaded = load_config(config)  # A misspelled config is reported before the slow imports.
+  start = time.monotonic()
   from absl import flags, logging
 
-  from vitx.runtime import signals
+  from vitx.runtime import progress, signals
   from vitx.training import distributed, phases
 
+  progress.SPENT["imports"] = time.monotonic() - start
   flags.FLAGS.mark_as_parsed()  # otherwise absl's first message is that no flags were parsed
   flags.FLAGS["logtostderr"].value = True
   logging.use_absl_handler()

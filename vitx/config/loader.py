@@ -116,7 +116,7 @@ def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
 
 def find(path: str) -> Path:
   """Finds a config file by its path, or a shipped one by its name."""
-  if Path(path).is_file() and path.endswith(".py"):
+  if Path(path).is_file() and path.endswith((".py", ".json")):
     return Path(path)
   folder = Path(path).parent
   names = sorted(p.stem for p in SHIPPED.glob("*.py") if p.stem[0] != "_")

@@ -43,6 +43,9 @@ class TrainBatches:
     seed: The data seed, for the order of the examples and the bits of the transform.
     process_index: The index of this process.
     process_count: The number of processes that share each batch.
+
+  Attributes:
+    storage: The arrays from which batches take their rows; None if they are not in memory.
   """
 
   def __init__(
@@ -65,16 +68,12 @@ class TrainBatches:
     self._places = order.places(self._rows, batch_size, repeats)
     self._transform = transform
     self._threads = threads
-    self._examples = keep(examples, transform=transform, memory=data.memory, threads=threads)
+    kept = self._examples = keep(examples, transform=transform, memory=data.memory, threads=threads)
+    self.storage = kept.storage if isinstance(kept, InMemory) else None
     find: Callable[..., np.ndarray] = functools.partial(order.example_at, seed, count=len(examples))
     if data.sampling == "balanced":
       find = order.BalancedOrder(seed, np.asarray(labels)).example_at
     self._order = functools.partial(find, repeats=repeats)
-
-  @property
-  def arrays(self) -> Example | None:
-    """Returns the arrays of all examples, (n, ...) each, or None if they are not in memory."""
-    return self._examples.arrays if isinstance(self._examples, InMemory) else None
 
   @property
   def spec(self) -> dict[str, ArraySpec]:
@@ -82,26 +81,27 @@ class TrainBatches:
     return {name: ArraySpec(x.shape, x.dtype.name) for name, x in self._first.items()}
 
   def indices(self, step: int) -> HostBatch:
-    """Returns the indices with which a device gathers the batch of a step from `arrays`.
+    """Returns the indices with which a batch is gathered from the arrays of `storage`.
 
-    The dict has `example`, the index of each example in `arrays`, and `index`, the number of its
+    The dict has `example`, the index of each example in the arrays, and `index`, the number of its
     row in the global batch. Each is int32 (b,) for the b rows of this process.
     """
-    which = self._order(step * self._batch_size + self._places)
+    assert isinstance(self._examples, InMemory)
+    which = self._examples.indices[self._order(step * self._batch_size + self._places)]
     return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}
 
   def batch(self, step: int) -> HostBatch:
     """Returns this process's share of the batch of one step."""
-    if self.arrays is not None:
-      indices = self.indices(step)
-      rows = {key: np.take(x, indices["example"], axis=0) for key, x in self.arrays.items()}
+    if self.storage is not None:
+      indices, arrays = self.indices(step), self.storage.arrays
+      rows = {key: np.take(x, indices["example"], axis=0) for key, x in arrays.items()}
       return {**rows, "index": indices["index"]}
     return next(self.iterate(step, step + 1))
 
   def iterate(self, start: int, stop: int) -> Iterator[HostBatch]:
     """Yields the batches of the steps start ... stop-1."""
     steps = range(start, stop)
-    if self.arrays is not None:
+    if self.storage is not None:
       yield from map(self.batch, steps)
     else:
       yield from stream(self._read, steps, len(self._rows), self._threads)
@@ -161,8 +161,8 @@ def evaluation_batches(
     mask = which < count
     batch = blank_rows(first, len(which))
     if isinstance(examples, InMemory):
-      for key, array in examples.arrays.items():
-        batch[key][mask] = array[which[mask]]
+      for key, array in examples.storage.arrays.items():
+        batch[key][mask] = array[examples.indices[which[mask]]]
     else:
       for place, i in enumerate(which[mask].tolist()):  # padding comes last
         store_row(batch, place, transform_one(examples, transform, i), examples, i)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tensorflow_datasets.core.utils import resource_utils
 
 from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError, listing
@@ -61,6 +60,8 @@ def _read_numbers(names: Sequence[str]) -> dict[str, int] | None:
 @functools.cache
 def imagenet_labels() -> dict[str, int]:
   """Returns the label, 0 ... 999, of each ImageNet class by its WordNet id."""
+  from tensorflow_datasets.core.utils import resource_utils
+
   path = resource_utils.tfds_path("datasets/imagenet2012/labels.txt")
   return {name: i for i, name in enumerate(path.read_text().split())}
 

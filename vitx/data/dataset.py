@@ -238,6 +238,10 @@ class Subset:
     return self.parent.name(int(self.indices[i]))
 
 
+class SplitPart(Subset):
+  """A part of a split that was divided."""
+
+
 class Joined:
   """The concatenation of several sets of examples."""
 

@@ -1,5 +1,6 @@
 """Examples kept in memory as arrays, since indexing an array is faster than any loader."""
 
+import contextlib
 import operator
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ import psutil
 from tqdm import tqdm
 
 from vitx.config.errors import ConfigError, UnreadableError
-from vitx.data.dataset import Example, Examples, read_encoded
+from vitx.data.dataset import Example, Examples, SplitPart, Subset, read_encoded
 from vitx.data.transform import Transform
 
 # A thread takes this many examples at once.
@@ -19,35 +20,51 @@ _LISTED = 100
 SKIP = "In training, data.on_unreadable=skip leaves out examples that cannot be read."
 
 
-class InMemory:
-  """Examples whose transformed arrays are in memory.
+class Storage:
+  """The transformed arrays of examples, each of which is read when a role first needs it.
 
   Attributes:
-    arrays: The arrays of all examples by key, (n, ...) each.
+    transform: The transform that made the arrays.
+    arrays: The arrays by key, (count, ...) each, which are zero for an example that is not read; {}
+      before the first one is read.
+    is_read: Whether each example is read, bool (count,).
+    copy: The number of examples that were read when the arrays were copied to the devices, and the
+      copy; None if there is none.
   """
 
-  def __init__(self, examples: Examples, transform: Transform, threads: int):
-    self._examples = examples
-    count = len(examples)
-    self.arrays = blank_rows(transform_one(examples, transform, 0), count)
+  def __init__(self, transform: Transform, count: int):
+    self.transform = transform
+    self.arrays: Example = {}
+    self.is_read = np.zeros(count, np.bool_)
+    self.copy: tuple[int, object] | None = None
 
-    def read(i: int) -> None:
-      store_row(self.arrays, i, transform_one(examples, transform, i), examples, i)
 
-    raise_all(list(find_problems(read, count, threads).values()))
+class SharedSplit(Subset):
+  """All examples of a split, and the storage that the runs of a sweep share."""
 
-  @property
-  def labels(self) -> np.ndarray | None:
-    return self._examples.labels
+  storage: Storage | None = None
 
-  def __len__(self) -> int:
-    return len(self._examples)
+  def __init__(self, examples: Examples):
+    super().__init__(examples, lambda: np.arange(len(examples)))
+
+
+class InMemory(Subset):
+  """Examples whose transformed arrays are in memory.
+
+  Args:
+    parent: The examples that a storage is for.
+    indices: The index of each example in `parent`, int64 (n,).
+    storage: The arrays of these examples, which it may have of others too.
+  """
+
+  def __init__(self, parent: Examples, indices: np.ndarray, storage: Storage):
+    super().__init__(parent, lambda: indices)
+    self.storage = storage
 
   def __getitem__(self, i: int) -> Example:
-    return {key: array[i] for key, array in self.arrays.items()}
+    return {key: array[self.indices[i]] for key, array in self.storage.arrays.items()}
 
-  def name(self, i: int) -> str:
-    return self._examples.name(i)
+  encoded = __getitem__  # type: ignore[assignment]
 
 
 def find_problems(
@@ -158,8 +175,41 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
     raise ConfigError("a split has no examples. Change data.splits or data.validation.")
   if memory == "never" or transform.draws or isinstance(examples, InMemory):
     return examples
-  if memory == "auto":
-    row = sum(array.nbytes for array in transform_one(examples, transform, 0).values())
-    if len(examples) * row > psutil.virtual_memory().available / 2:
-      return examples
-  return InMemory(examples, transform, threads)
+  stored = _find_storage(examples, transform)
+  storage, indices = stored.storage, stored.indices
+  missing = np.flatnonzero(~storage.is_read[indices])
+  known = {0: transform_one(examples, transform, 0)} if 0 in missing else {}
+  first = known[0] if known else {key: array[0] for key, array in storage.arrays.items()}
+  size = len(missing) * sum(array.nbytes for array in first.values())
+  if memory == "auto" and size > psutil.virtual_memory().available / 2:
+    return examples
+  storage.arrays = storage.arrays or blank_rows(first, len(storage.is_read))
+
+  def read(number: int) -> None:
+    i = int(missing[number])
+    row = known[i] if i in known else transform_one(examples, transform, i)
+    store_row(storage.arrays, indices[i], row, examples, i)
+    storage.is_read[indices[i]] = True
+
+  raise_all(list(find_problems(read, len(missing), threads).values()))
+  return stored
+
+
+def _find_storage(examples: Examples, transform: Transform) -> InMemory:
+  """Returns examples with the storage of their arrays, some or all of which are not read yet.
+
+  The runs of a sweep share the storage of a split. A small part of a split has its own, unless that
+  of the split exists, since the arrays of the whole split could be too large.
+  """
+  split, indices = examples, np.arange(len(examples))
+  # Other kinds of subsets may change an example.
+  while isinstance(split, Subset) and type(split) in (Subset, SplitPart):
+    indices, split = split.indices[indices], split.parent
+  if isinstance(split, SharedSplit):
+    with contextlib.suppress(ValueError):  # the equality of NumPy arrays has no truth value
+      if split.storage is not None and split.storage.transform == transform:
+        return InMemory(split, indices, split.storage)
+    if 2 * len(indices) >= len(split):
+      split.storage = Storage(transform, len(split))
+      return InMemory(split, indices, split.storage)
+  return InMemory(examples, np.arange(len(examples)), Storage(transform, len(examples)))

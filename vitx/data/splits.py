@@ -14,7 +14,7 @@ from vitx.config.errors import ConfigError, nearest
 from vitx.config.fields import DataSettings, SplitSettings, check_fold
 from vitx.config.registry import Table, check_options, lookup
 from vitx.data import order
-from vitx.data.dataset import ROLES, Dataset, Examples, Subset
+from vitx.data.dataset import ROLES, Dataset, Examples, SplitPart
 from vitx.data.readable import warn_of_unread
 from vitx.data.split_names import NAMES, suggest_name
 from vitx.data.strata import choose_balanced, find_folds, find_strata
@@ -191,7 +191,7 @@ def _make_find_groups(dataset: Dataset, whole: Examples) -> FindGroups:
   read_whole = functools.cache(lambda: read(whole))
 
   def find_groups(examples: Examples) -> np.ndarray:
-    if isinstance(examples, _Part):
+    if isinstance(examples, SplitPart):
       return find_groups(examples.parent)[examples.indices]
     return read_whole() if examples is whole else read(examples)
 
@@ -257,16 +257,12 @@ def _read_folds(dataset: Dataset, train: Examples, data: DataSettings) -> tuple[
   return folds, fold
 
 
-class _Part(Subset):
-  """A part of a split that was divided."""
-
-
-def _divide(train: Examples, choose: Callable[[Examples], np.ndarray]) -> tuple[_Part, _Part]:
+def _divide(train: Examples, choose: Callable[[Examples], np.ndarray]) -> tuple[Examples, Examples]:
   """Divides a split where a mask, computed at the first use, is False and where it is True."""
   chosen = functools.cache(lambda: choose(train))
   return (
-    _Part(train, lambda: np.flatnonzero(~chosen())),
-    _Part(train, lambda: np.flatnonzero(chosen())),
+    SplitPart(train, lambda: np.flatnonzero(~chosen())),
+    SplitPart(train, lambda: np.flatnonzero(chosen())),
   )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-import grain
 import numpy as np
 
 HostBatch = dict[str, np.ndarray]
@@ -27,6 +26,8 @@ def stream(read: ReadRows, steps: range, rows: int, threads: int) -> Iterator[Ho
     rows: The number of rows in a batch.
     threads: The number of reading threads.
   """
+  import grain  # slow to import, and examples in memory need no threads
+
   chunks = -(-rows // CHUNK)
 
   def read_chunk(number: int) -> HostBatch:

@@ -1,5 +1,6 @@
 """Transforms of single examples on the host, before they enter a batch."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +12,8 @@ class Transform(Protocol):
   """A function that turns an example into the arrays of one row of a batch.
 
   All results of a transform have equal shapes. A transform with an attribute `takes_encoded = True`
-  gets examples from `dataset.read_encoded`.
+  gets examples from `dataset.read_encoded`. The runs of a sweep share the results of equal
+  transforms, so a transform should be a frozen dataclass.
 
   Attributes:
     draws: Whether the result depends on random bits, so that it cannot be kept in memory.
@@ -30,6 +32,7 @@ class Transform(Protocol):
     ...
 
 
+@dataclass(frozen=True)
 class Identity:
   """A transform that returns its input, for sources whose arrays have one shape."""
 

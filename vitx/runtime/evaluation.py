@@ -11,7 +11,7 @@ from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples
 from vitx.runtime import parallel
 from vitx.runtime.progress import count_bar
-from vitx.tasks.base import Batch, Task
+from vitx.tasks.base import Batch, Task, bind
 from vitx.tasks.figures import Figures, describe
 
 # A function of the arrays of this process's examples in a batch, and of each example's results.
@@ -46,7 +46,7 @@ def evaluation_step(task: Task, axis: str | None = None) -> Callable:
   def evaluate(
     params: Any, model_state: Any, constants: Any, batch: Batch
   ) -> dict[str, dict[str, jax.Array]]:
-    result = task.evaluate(params, model_state, constants, batch)
+    result = bind(task, constants).evaluate(params, model_state, constants, batch)
     gathered = result.get("gathered", {})
     if gathered:
       gathered = {**gathered, "mask": batch["mask"]}

@@ -8,7 +8,9 @@ on the devices have a leading axis over this process's devices.
 
 import contextlib
 import ctypes
+import dataclasses
 import functools
+import hashlib
 import math
 import os
 import sys
@@ -19,8 +21,8 @@ import jax
 import numpy as np
 
 from vitx.config.errors import ConfigError
-from vitx.runtime.progress import SOON, announce
-from vitx.runtime.signals import run_breakable
+from vitx.runtime import sharing, signals
+from vitx.runtime.progress import SOON, announce, spending
 
 AXIS = "devices"
 LEAST = 4  # the fewest examples for a device of one core; the speed with fewer is not known
@@ -52,10 +54,16 @@ def use_cores(batches: Iterable[int], multiple: int = 1) -> None:
   is_set = jax.config.values["jax_num_cpu_devices"] >= 0 or HOST_DEVICES in flags
   if is_set or jax.distributed.is_initialized():
     return
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-  count = count_devices(batches, cores, multiple)
+  count = count_devices(batches, count_cores(), multiple)
   with contextlib.suppress(RuntimeError):  # JAX has started, and its devices are fixed
     jax.config.update("jax_num_cpu_devices", count)
+
+
+def count_cores() -> int:
+  """Returns the number of threads of XLA on a CPU: `NPROC`, or one for each core."""
+  if number := os.environ.get("NPROC"):
+    return int(number)
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_devices(batches: Iterable[int], cores: int, multiple: int = 1) -> int:
@@ -147,11 +155,41 @@ def join(tree: Any) -> Any:
   return jax.tree.map(gather, tree)
 
 
+@dataclasses.dataclass(frozen=True)
+class DeviceProgram:
+  """A compiled program that runs on every device.
+
+  Attributes:
+    compiled: The program. Its first argument are the constants.
+    constants: The arrays that the traced function closed over, on the devices.
+  """
+
+  compiled: jax.stages.Compiled
+  constants: Any
+
+  def __call__(self, *arguments: Any) -> Any:
+    """Runs the program with arrays on the devices, (devices, ...), and returns such arrays."""
+    return self.compiled(self.constants, *arguments)
+
+
+def trace(function: Callable, *arguments: Any) -> tuple[Any, Any]:
+  """Traces a function of one device's part of its arguments, in which `AXIS` has all devices.
+
+  Returns:
+    The trace, as `jax.make_jaxpr` returns it, and the shapes of the results.
+  """
+  axes = [(AXIS, jax.device_count())]
+  with spending("tracing"):
+    return jax.make_jaxpr(function, axis_env=axes, return_shape=True)(*arguments)
+
+
 def compile_for(
   arguments: tuple, function: Callable, *, donate: tuple[int, ...] = (), options: Any = None
-) -> jax.stages.Compiled:
+) -> DeviceProgram:
   """Compiles a function for every device, with the axis name `AXIS` for collectives.
 
+  Arrays that the function closes over, such as the edges of a random graph, become arguments of the
+  program. Functions that differ in their values alone share one program, also in the cache on disk.
   A signal breaks the compilation off, see `signals.run_breakable`.
 
   Args:
@@ -160,21 +198,47 @@ def compile_for(
     function: A function of one device's part of the arguments.
     donate: The positions of the arguments whose memory the results may reuse.
     options: The compiler options.
-
-  Returns:
-    The compiled program, which takes and returns arrays on the devices, (devices, ...).
   """
   local = jax.local_device_count()
+  parts = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), arguments)
+  closed, shapes = trace(function, *parts)
+  constants = replicate(closed.consts)
+
+  def call(constants: Sequence[Any], *arguments: Any) -> Any:
+    results = jax.core.eval_jaxpr(closed.jaxpr, constants, *jax.tree.leaves(arguments))
+    return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
   def blank(x: Any) -> np.ndarray:
     # With several processes, pmap cannot lower for a `ShapeDtypeStruct`.
     return np.broadcast_to(np.zeros((), x.dtype), (local, *x.shape[1:]))
 
-  mapped = jax.pmap(function, axis_name=AXIS, donate_argnums=donate)
-  lowered = mapped.lower(*jax.tree.map(blank, arguments))
-  compiled = run_breakable(lambda: lowered.compile(compiler_options=options))
+  mapped = jax.pmap(call, axis_name=AXIS, donate_argnums=[1 + position for position in donate])
+  compiled = start_compiling(mapped, jax.tree.map(blank, (constants, *arguments)), options)()
   _give_back_memory()
-  return compiled
+  return DeviceProgram(compiled, constants)
+
+
+def start_compiling(
+  function: Any, arguments: tuple, options: Any = None
+) -> Callable[[], jax.stages.Compiled]:
+  """Starts to compile a function of `jax.jit` or `jax.pmap`, unless `sharing` has its program.
+
+  Another thread compiles, since the compiler uses all cores only for a part of its time. Tracing
+  stays in this thread, whose settings of JAX it depends on.
+
+  Returns:
+    A function that waits for the program; a signal breaks the compilation off.
+  """
+  with spending("tracing"):
+    lowered = function.lower(*arguments)
+    key = hashlib.sha256(lowered.as_text().encode()).digest(), repr(options)
+  result = sharing.once(key, lambda: signals.start(lambda: lowered.compile(options)))
+
+  def wait() -> jax.stages.Compiled:
+    with spending("compiling"):
+      return signals.wait(result)
+
+  return wait
 
 
 def _give_back_memory() -> None:
@@ -194,7 +258,7 @@ def compile_once(function: Callable, what: str = "") -> Callable:
     function: A function of one device's part of its arguments.
     what: The text that the console shows during a long compilation; "" shows nothing.
   """
-  program: list[jax.stages.Compiled] = []
+  program: list[DeviceProgram] = []
 
   def call(*arguments: Any) -> Any:
     if not program:

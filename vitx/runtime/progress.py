@@ -14,6 +14,16 @@ from vitx.analysis.tables import format_figure
 
 T = TypeVar("T")
 SOON = 2.0  # seconds after which long work shows its progress
+# The seconds that each part of the start of a run has taken in this process, such as "tracing".
+SPENT: dict[str, float] = {}
+
+
+@contextlib.contextmanager
+def spending(part: str) -> Iterator[None]:
+  """Adds the duration of a `with` block to a part of `SPENT`."""
+  start = time.monotonic()
+  yield
+  SPENT[part] = SPENT.get(part, 0.0) + time.monotonic() - start
 
 
 def announce(what: str, work: Callable[[], T], *, patience: float = 0.0) -> T:

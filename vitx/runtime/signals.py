@@ -1,5 +1,6 @@
 """Ends a run early, after a signal, where no work is half done."""
 
+import atexit
 import contextlib
 import contextvars
 import os
@@ -102,18 +103,10 @@ class StopRequest:
     compiler may take minutes to return. See `leave`.
     """
     self.check()
-    if not self._before:  # there is no handler for signals
-      return work()
-    result: Future[T] = Future()
-    context = contextvars.copy_context()
+    return work() if not self._before else self.wait(start(work))  # or there is no handler
 
-    def body() -> None:
-      try:
-        result.set_result(context.run(work))
-      except BaseException as error:
-        result.set_exception(error)
-
-    threading.Thread(target=body, daemon=True, name=LEFT_ALONE).start()
+  def wait(self, result: "Future[T]") -> T:
+    """Waits for work that `start` began; a signal abandons it and raises Interrupted."""
     while True:
       with contextlib.suppress(TimeoutError):
         return result.result(POLL)
@@ -141,6 +134,35 @@ class StopRequest:
     for number, handler in self._before.items():
       signal.signal(number, handler)
     self._before = {}
+
+
+def start(work: Callable[[], T]) -> "Future[T]":
+  """Calls `work` in another thread; the process waits for its end, unless `leave` ends it."""
+  result: Future[T] = Future()
+  context = contextvars.copy_context()
+
+  def body() -> None:
+    try:
+      result.set_result(context.run(work))
+    except BaseException as error:
+      result.set_exception(error)
+
+  threading.Thread(target=body, daemon=True, name=LEFT_ALONE).start()
+  return result
+
+
+@atexit.register
+def _join() -> None:
+  """Waits for threads of `start`, since XLA crashes if the interpreter ends while it compiles."""
+  for thread in threading.enumerate():
+    if thread.name == LEFT_ALONE:
+      thread.join()
+
+
+def wait(result: "Future[T]") -> T:
+  """Waits for work that `start` began, by `StopRequest.wait` if a `StopRequest` is active."""
+  request = _current.get()
+  return result.result() if request is None else request.wait(result)
 
 
 def run_breakable(work: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.repository import is_weights, load, read_run_settings
 from vitx.interop.transfer import MatchClasses
 from vitx.models import names
-from vitx.tasks.base import Task, Teacher, find_layout, init_shapes, init_variables
+from vitx.tasks.base import Task, Teacher, find_layout, init_shapes, init_variables, measurements
 
 CONSTANT = "teacher"  # the teacher's name among the task's constants
 
@@ -52,10 +52,13 @@ def with_teacher_model(settings: RunSettings) -> RunSettings:
 
 
 def blank_constants(task: Task) -> dict[str, Any]:
-  """Returns the dict of `load_constants` with zeros as weights, without reading any file."""
+  """Returns all constants of a task for training, with zeros as the weights of a teacher."""
+  constants = task.constants()
+  if task.measured:
+    constants = constants | {"measured": measurements(task)}
   if task.teacher is None:
-    return {}
-  return {CONSTANT: tree.zeros(init_shapes(task.teacher))}
+    return constants
+  return constants | {CONSTANT: tree.zeros(init_shapes(task.teacher))}
 
 
 def load_constants(task: Task, settings: RunSettings, info: DatasetInfo) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from vitx.config.loader import find_rows, join_text, load_config, split_text
 from vitx.files import replace_text
 from vitx.runtime import cache
 from vitx.runtime.curves import find_published_curves, read_curves
-from vitx.sweeps.sweep import Point
+from vitx.sweeps.points import Point
 from vitx.tasks import build_task
 from vitx.tasks.settle import complete_config
 from vitx.training import phases

@@ -6,25 +6,24 @@ Finished runs are skipped; runs that were stopped or killed continue.
 """
 
 import contextlib
-import dataclasses
 import enum
-import gc
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-import jax
 from etils import epath
-from ml_collections import ConfigDict
 
 from vitx.analysis.comparison import Outcome
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.metrics import read_metrics
 from vitx.config.errors import ConfigError
+from vitx.data import sources
+from vitx.runtime import sharing
 from vitx.runtime.signals import count_received
+from vitx.sweeps.points import Point
 from vitx.training import phases
 from vitx.training.failures import NonFiniteError
 from vitx.training.record import provenance
@@ -35,25 +34,6 @@ POINT, FAILED = wd.POINT, wd.FAILED
 # finished point is not trained again.
 FREE = frozenset(provenance.FREE) - {"stop_after", "evaluation.stop_early"}
 POLL = 2.0  # seconds between two checks of the points that other processes train
-
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-  """A run of a sweep: a method with a seed and, in cross-validation, a fold.
-
-  Attributes:
-    name: The name of the run's workdir in the sweep's directory.
-    method: The name of the method. Points of one method differ only in seed and fold.
-    seed: The seed of the run.
-    config: The config that `get_config` returned, not resolved.
-    fold: The fold that the run tests; None if the sweep does not vary `data.fold`.
-  """
-
-  name: str
-  method: str
-  seed: int
-  config: ConfigDict
-  fold: int | None = None
 
 
 class State(enum.Enum):
@@ -76,6 +56,8 @@ class Show(Protocol):
     ...
 
 
+@sources.sharing()
+@sharing.sharing()
 def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> bool:
   """Trains all points that are not done, and waits for points that other processes train.
 
@@ -125,13 +107,8 @@ def _train_point(point: Point, directory: str | Path, show: Show) -> State:
   with contextlib.ExitStack() as locks:
     state = _claim(point, workdir, locks)
     if state is None:
-      try:
-        with show.training(point):
-          state = _train(point, workdir)
-      finally:
-        # Programs of finished runs occupy memory and memory maps; a process may have few maps.
-        jax.clear_caches()
-        gc.collect()
+      with show.training(point):
+        state = _train(point, workdir)
   show.update(point, state)
   return state
 

@@ -61,12 +61,17 @@ class Task(Protocol):
     targets: The names of the arrays that are no inputs, such as the label; `vitx predict`
       and an exported program do not need them.
     input_suffixes: The suffixes, in lower case, of the files that `vitx predict` reads in a folder.
+    measured: The names of the fields of a dataclass that contain numbers which are computed from
+      examples and change no shape, such as the mean of pixels. The numbers are arguments of the
+      programs of training, so that runs with other examples can share a program. A field is a
+      number, an array, or a function that is a `jax.tree_util.Partial` of arrays.
   """
 
   model: nn.Module
   teacher: Teacher | None = None
   targets: ClassVar[tuple[str, ...]] = ()
   input_suffixes: ClassVar[tuple[str, ...]] = (".npz",)
+  measured: ClassVar[tuple[str, ...]] = ()
 
   @property
   def figures(self) -> tuple[Figure, ...]:
@@ -146,7 +151,8 @@ class Task(Protocol):
   def constants(self) -> Any:
     """Returns arrays that the loss reads and that are neither trained nor saved.
 
-    Training adds "teacher" to them, the weights of `Task.teacher`.
+    Training adds "teacher" to them, the weights of `Task.teacher`, and "measured", the numbers of
+    the fields in `Task.measured`.
     """
     return {}
 
@@ -226,6 +232,28 @@ class Task(Protocol):
     Arrays in `targets` may be missing. Errors name an input without a path by its `number`.
     """
     return dict(entry) if isinstance(entry, Mapping) else read_arrays(entry)
+
+
+def measurements(task: Task) -> list[np.ndarray]:
+  """Returns the numbers of the fields in `Task.measured`, float32, in the order of `bind`.
+
+  A function without arrays, such as a loss without weights of classes, has no numbers.
+  """
+  leaves = jax.tree.leaves([getattr(task, name) for name in task.measured])
+  return [np.asarray(x, np.float32) for x in leaves if not callable(x)]
+
+
+def bind(task: Task, constants: Any) -> Task:
+  """Returns a task with the numbers that the constants of a program have as "measured".
+
+  Without such numbers the task keeps its own.
+  """
+  if not task.measured or "measured" not in constants:
+    return task
+  fields, numbers = [getattr(task, name) for name in task.measured], iter(constants["measured"])
+  bound = jax.tree.map(lambda x: x if callable(x) else next(numbers), fields)
+  changes = dict(zip(task.measured, bound, strict=True))
+  return dataclasses.replace(task, **changes)  # type: ignore[type-var]
 
 
 def init_variables(network: Task | Teacher, key: jax.Array) -> dict[str, Any]:

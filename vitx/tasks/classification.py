@@ -72,6 +72,7 @@ class Classification(Task):
   targets: ClassVar[tuple[str, ...]] = ("label",)
   answer: ClassVar[ArraySpec] = ArraySpec((), "int32")
   input_suffixes: ClassVar[tuple[str, ...]] = SUFFIXES
+  measured: ClassVar[tuple[str, ...]] = ("augment", "preprocess", "mean_loss")
 
   @property
   def figures(self):
@@ -187,7 +188,8 @@ class Classification(Task):
     """
     size = self._train_size if train else self.decode_size
     array = next(iter(self.targets), None)
-    return ResizeImages(size, self.resize_mode, self.interpolation, train=train, array=array)
+    draws = train and self.resize_mode == "random"  # otherwise all roles share one transform
+    return ResizeImages(size, self.resize_mode, self.interpolation, train=draws, array=array)
 
   def loss(self, params, state, constants, batch, key, step):
     """Computes the loss of an augmented batch, the new state and `metrics`."""

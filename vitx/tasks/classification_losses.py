@@ -2,11 +2,13 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.tree_util import Partial
 
 from vitx.config.errors import ConfigError
 from vitx.data.images.mixup import unsmooth_targets
@@ -64,14 +66,14 @@ def make_loss(
   if name == "focal":
     losses = functools.partial(focal_losses, gamma=focal_gamma)
 
-  def mean_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
+  def mean_loss(logits: jax.Array, targets: jax.Array, weights: Any = None) -> jax.Array:
     loss = losses(logits, targets)
-    if class_weights is not None:
+    if weights is not None:
       labels = unsmooth_targets(targets, smoothing, 1 / targets.shape[-1])
-      loss = loss * (labels @ jnp.asarray(class_weights, targets.dtype))
+      loss = loss * (labels @ jnp.asarray(weights, targets.dtype))
     return jnp.mean(loss)
 
-  return mean_loss
+  return _weighted(mean_loss, class_weights)
 
 
 def make_multilabel_loss(class_weights: Sequence[float] | None, smoothing: float) -> MeanLoss:
@@ -83,14 +85,19 @@ def make_multilabel_loss(class_weights: Sequence[float] | None, smoothing: float
     smoothing: The label smoothing of the targets, which does not change the weights.
   """
 
-  def mean_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    weights: jax.Array | float = 1.0
-    if class_weights is not None:
+  def mean_loss(logits: jax.Array, targets: jax.Array, weights: Any = None) -> jax.Array:
+    decisions: jax.Array | float = 1.0
+    if weights is not None:
       labels = unsmooth_targets(targets, smoothing, 1 / 2)
-      weights = 1 + labels * (jnp.asarray(class_weights, targets.dtype) - 1)
-    return jnp.mean(sigmoid_losses(logits, targets, weights))
+      decisions = 1 + labels * (jnp.asarray(weights, targets.dtype) - 1)
+    return jnp.mean(sigmoid_losses(logits, targets, decisions))
 
-  return mean_loss
+  return _weighted(mean_loss, class_weights)
+
+
+def _weighted(mean_loss: Callable[..., jax.Array], weights: Sequence[float] | None) -> MeanLoss:
+  """Returns a loss whose weights of classes can be arguments of a program, see `Task.measured`."""
+  return Partial(mean_loss, weights=None if weights is None else np.asarray(weights, np.float32))
 
 
 def find_class_weights(

@@ -38,6 +38,7 @@ class Regression(Classification):
 
   targets: ClassVar[tuple[str, ...]] = ("target",)
   answer: ClassVar[ArraySpec] = ArraySpec((), "float32")
+  measured = (*Classification.measured, "target_mean", "target_std")
   figures = (
     Figure("mae", "min", "{:.4g}", "mean absolute error", "MAE"),
     Figure("rmse", "min", "{:.4g}", "root mean square", "RMSE"),
@@ -121,7 +122,9 @@ class Regression(Classification):
     }
 
   def _normalize(self, targets: jax.Array) -> jax.Array:
-    return (targets - self.target_mean) / self.target_std
+    # XLA turns a division by a constant into this product, so a program that contains the numbers
+    # has the same bits.
+    return (targets - self.target_mean) * (1 / jnp.float32(self.target_std))
 
 
 def _measure_targets(train: Examples) -> tuple[float, float]:

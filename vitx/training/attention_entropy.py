@@ -19,7 +19,7 @@ from vitx.data.dataset import Examples, spread
 from vitx.models.stacked import unstack
 from vitx.runtime import evaluation, parallel
 from vitx.tasks import build_task
-from vitx.tasks.base import Batch, Figures
+from vitx.tasks.base import Batch, Figures, bind
 from vitx.tasks.settle import Settled
 
 Measure = Callable[[Any, Any], Figures]
@@ -27,7 +27,7 @@ Measure = Callable[[Any, Any], Figures]
 
 def check(settings: RunSettings, params: Any, model_state: Any, batch: Mapping[str, Any]) -> None:
   """Checks by shapes that the network has attention probabilities."""
-  sums = jax.eval_shape(_make_step(settings, None), params, model_state, batch)
+  sums = jax.eval_shape(_make_step(settings, None), params, model_state, {}, batch)
   if sums.keys() == {"count"}:
     raise ConfigError(
       f"evaluation.attention_entropy={settings.evaluation.attention_entropy}: the layers of this"
@@ -38,9 +38,9 @@ def check(settings: RunSettings, params: Any, model_state: Any, batch: Mapping[s
 def make_step(settings: RunSettings, what: str = "") -> Callable:
   """Returns a function that sums attention entropies over the examples of a batch on all devices.
 
-  The function takes `(params, model_state, batch)`. It returns a dict with the sum of each layer's
-  entropies, by name, and with the number of examples as `count`. If the config asks for no entropy,
-  the dict is empty.
+  The function takes `(params, model_state, constants, batch)`. It returns a dict with the sum of
+  each layer's entropies, by name, and with the number of examples as `count`. If the config asks
+  for no entropy, the dict is empty.
   """
   if not settings.evaluation.attention_entropy:
     return lambda *_: {}
@@ -48,7 +48,7 @@ def make_step(settings: RunSettings, what: str = "") -> Callable:
 
 
 def make_measure(
-  settled: Settled, step: Callable, examples: Callable[[str], Examples], state: Any
+  settled: Settled, step: Callable, constants: Any, examples: Callable[[str], Examples], state: Any
 ) -> Measure:
   """Returns a function that measures the attention entropy of each layer during training.
 
@@ -60,6 +60,7 @@ def make_measure(
   Args:
     settled: The experiment, of which the settings and the task are read.
     step: The function that `make_step` returned.
+    constants: The task's constants, replicated.
     examples: A function that returns the examples of a role, such as "validation".
     state: A replicated training state, of which only the shapes matter.
   """
@@ -72,7 +73,7 @@ def make_measure(
 
   def measure(params: Any, model_state: Any) -> Figures:
     jax.block_until_ready(params)  # too many programs in flight can deadlock, see `in_flight`
-    sums = parallel.unreplicate(step(params, model_state, rows))
+    sums = parallel.unreplicate(step(params, model_state, constants, rows))
     total = float(sums.pop("count"))
     return {name: float(value) / total for name, value in sums.items()}
 
@@ -80,13 +81,15 @@ def make_measure(
   return measure
 
 
-def _make_step(settings: RunSettings, axis: str | None) -> Callable[[Any, Any, Batch], Any]:
+def _make_step(settings: RunSettings, axis: str | None) -> Callable[[Any, Any, Any, Batch], Any]:
   """Returns a function that sums each layer's entropy over a batch, and counts the examples."""
   task = build_task(change(settings, {"model": expose_matrices(settings.model)}))
 
-  def attention_entropy(params: Any, model_state: Any, batch: Batch) -> dict[str, jax.Array]:
-    variables = {"params": unstack(params), **model_state}
-    entropies = attention_entropies(task.model, variables, task.model_inputs(batch))
+  def attention_entropy(
+    params: Any, model_state: Any, constants: Any, batch: Batch
+  ) -> dict[str, jax.Array]:
+    variables, inputs = {"params": unstack(params), **model_state}, bind(task, constants)
+    entropies = attention_entropies(task.model, variables, inputs.model_inputs(batch))
     sums = {name: jnp.sum(jnp.where(batch["mask"], x, 0.0)) for name, x in entropies.items()}
     sums["count"] = jnp.sum(batch["mask"], dtype=jnp.float32)
     return jax.lax.psum(sums, axis) if axis else sums

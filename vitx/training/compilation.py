@@ -19,9 +19,9 @@ from vitx.ops.implementation import Choice
 from vitx.ops.sparse.triton_attention import FAMILIES, find_obstacle
 from vitx.runtime import parallel
 from vitx.runtime.evaluation import evaluation_shapes
-from vitx.runtime.progress import Progress, announce
+from vitx.runtime.progress import SPENT, Progress, announce
 from vitx.training.experiment import Experiment, batch_shapes
-from vitx.training.step import Step
+from vitx.training.step import Rates, Step
 
 # The most FLOPs of a dispatch, unless the config sets `steps_per_dispatch`. A CPU takes a second or
 # two for so many, so that a run soon reacts to a signal.
@@ -39,12 +39,14 @@ class StepProgram:
 
   Attributes:
     compiled: The compiled `Step.train_several`.
+    rates: The run's seed and learning rate, replicated.
     steps: The largest number of steps in one dispatch.
     fill: A function that makes batches on the devices from the indices of their examples, see
       `resident.open_feed`; None if the host sends the batches themselves.
   """
 
-  compiled: jax.stages.Compiled
+  compiled: parallel.DeviceProgram
+  rates: Rates
   steps: int
   fill: Callable[[Any], Any] | None = None
 
@@ -67,30 +69,33 @@ class StepProgram:
     if self.fill:
       rows = self.fill(rows)
     count = parallel.number(len(batches))
-    return self.compiled(state, constants, rows, count, parallel.number(stop))
+    return self.compiled(state, self.rates, constants, rows, count, parallel.number(stop))
 
 
-def compile_steps(
-  experiment: Experiment, state: Any, constants: Any, workdir: str = ""
-) -> StepProgram:
+def compile_steps(experiment: Experiment, constants: Any, workdir: str = "") -> StepProgram:
   """Prints a header of the run and returns the compiled training steps.
 
   Args:
     experiment: The experiment of this run.
-    state: The replicated training state.
     constants: The task's constants, such as the weights of a teacher, replicated.
     workdir: The directory that the run writes to; "" if it writes nothing.
   """
   settings = experiment.settings
-  flops = forward_flops(experiment)
+  state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), experiment.shapes)
+  flops = experiment.once("flops", lambda: forward_flops(experiment))
   steps = settings.steps_per_dispatch or count_steps(3 * flops * settings.batch_size)
   print(make_header(experiment, flops, steps, workdir), flush=True)
   batch, options = blank_batch(experiment), choose_options(settings)
-  program = announce(
-    "compiling",
-    lambda: compile_program(experiment.step, state, constants, batch, steps, options=options),
+  program = experiment.once(
+    "training",
+    lambda: announce(
+      "compiling",
+      lambda: compile_program(experiment.step, state, constants, batch, steps, options=options),
+    ),
   )
-  needed = cost.compiled_bytes(program.compiled)
+  program = dataclasses.replace(program, rates=parallel.replicate(experiment.rates))
+  compiled = program.compiled.compiled
+  needed = experiment.once("bytes", lambda: cost.compiled_bytes(compiled))
   if needed is not None:
     backend = jax.default_backend()
     print(f"compiled memory per device ({backend}): {needed / 2**20:,.1f} MiB", flush=True)
@@ -118,16 +123,17 @@ def compile_program(
 
   Args:
     step: The training step, whose `axis` is the axis of devices.
-    state: The replicated training state.
+    state: The training state, of which only shapes (devices, ...) and dtypes matter.
     constants: The task's constants, such as the weights of a teacher, replicated.
     batch: This process's share of a batch, of which only shapes and dtypes matter.
     steps: The largest number of steps in one dispatch.
     options: The compiler options.
   """
   rows = parallel.split_steps([batch], steps)
-  arguments = (state, constants, rows, parallel.number(1), parallel.number(0))
+  rates = parallel.replicate(Rates.create())
+  arguments = (state, rates, constants, rows, parallel.number(1), parallel.number(0))
   compiled = parallel.compile_for(arguments, step.train_several, donate=(0,), options=options)
-  return StepProgram(compiled, steps)
+  return StepProgram(compiled, rates, steps)
 
 
 def count_steps(flops: int) -> int:
@@ -189,13 +195,13 @@ def _count(names: Iterable[str]) -> str:
 
 def dry_run(experiment: Experiment) -> None:
   """Prints a config's parameters and, from a few dispatches on zeros, the time of its training."""
-  state = experiment.replicate(experiment.init_state())
+  state = experiment.replicate(experiment.start_init()())
   overview = parameter_overview.get_parameter_overview(
     parallel.unreplicate(state.params), include_stats=False
   )
   print(overview, flush=True)
   constants = parallel.replicate(experiment.constants)
-  program = compile_steps(experiment, state, constants)
+  program = compile_steps(experiment, constants)
   batches = [blank_batch(experiment)] * program.steps
   state, *_ = jax.block_until_ready(program(state, constants, batches, False))
   dispatches = 3
@@ -207,9 +213,11 @@ def dry_run(experiment: Experiment) -> None:
   seconds = progress.seconds / steps
   print(
     f"dry run: {seconds:.4f} s per step,"
-    f" {experiment.total_steps:,} steps take {seconds * experiment.total_steps / 60:,.1f} min",
+    f" {experiment.total_steps:,} steps take {seconds * experiment.total_steps / 60:,.1f} min\n"
+    f"start: {', '.join(f'{part} {spent:.1f} s' for part, spent in SPENT.items())}",
     flush=True,
   )
+  SPENT.clear()  # each phase of a run has its own start
 
 
 def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:

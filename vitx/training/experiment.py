@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.analysis.implementations import describe_choices, implementations
+from vitx.checkpoints import workdir as wd
 from vitx.config import fields
 from vitx.config.errors import ConfigError
 from vitx.config.fields import RunSettings
@@ -21,13 +23,13 @@ from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, Examples, Source, spread
 from vitx.data.readable import listing_all
 from vitx.models import check_model, logged, stacked
-from vitx.ops.implementation import Choice
-from vitx.runtime import parallel
+from vitx.ops.implementation import Choice, current_rule
+from vitx.runtime import parallel, sharing
 from vitx.runtime.evaluation import describe_figures, evaluation_shapes, stack_shapes
-from vitx.runtime.signals import run_breakable
+from vitx.runtime.progress import spending
 from vitx.runtime.weights import blank_constants, load_constants, with_teacher_model
 from vitx.tasks import settle
-from vitx.tasks.base import Task, find_layout, init_shapes, init_variables
+from vitx.tasks.base import Task, find_layout, init_variables, measurements
 from vitx.tasks.figures import Figures, followed
 from vitx.training import attention_entropy, durations, resident
 from vitx.training.optim.optimizers import (
@@ -36,9 +38,9 @@ from vitx.training.optim.optimizers import (
   is_elementwise,
   make_optimizer,
 )
-from vitx.training.optim.schedules import SCHEDULES, make_schedule
-from vitx.training.record import tracking
-from vitx.training.step import Step, TrainState
+from vitx.training.optim.schedules import SCHEDULES, Schedule, make_schedule
+from vitx.training.record import provenance, tracking
+from vitx.training.step import Rates, Step, TrainState
 
 # The fields that contain a duration, except the length of the run.
 DURATIONS = tuple(
@@ -47,6 +49,12 @@ DURATIONS = tuple(
   if field.type == fields.Duration and path != "duration"
 )
 CADENCES = ("log_every", "evaluation.every", "checkpoint.every")
+# The fields on which no compiled program of a run depends. The seed of random graphs is a field of
+# the network too, on which programs do depend.
+UNSHAPED = {"seed", *fields.SEEDS, "learning_rate", "init_from", "task.teacher", "data.fold"}
+UNSHAPED |= {"data.mean", "data.std", "task.class_weights", "task.target_mean", "task.target_std"}
+UNSHAPED |= {"evaluation.every", "evaluation.limit", "evaluation.weights", *provenance.FREE}
+UNSHAPED -= {"steps_per_dispatch", "evaluation.batch_size", "evaluation.attention_entropy"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,6 +68,8 @@ class Experiment(settle.Settled):
     examples: The examples as the task reads them, such as windows of tokens instead of documents.
     step: The training step, to be run on each device.
     shapes: The shapes and dtypes of the training state on one device.
+    rates: The seed and the learning rate, which are arguments of the step.
+    key: A text that is equal for runs that can share compiled programs.
     constants: The arrays on the host that the task needs and that are neither trained nor saved,
       such as the teacher's weights in distillation.
     steps_per_epoch: The number of batches per pass over *train*; not an integer in general.
@@ -71,10 +81,16 @@ class Experiment(settle.Settled):
   examples: Source
   step: Step
   shapes: TrainState
+  rates: Rates
+  key: str
   constants: Any
   steps_per_epoch: Fraction
   total_steps: int
   periods: Mapping[str, Fraction]
+
+  def once(self, name: str, make: Callable[[], Any]) -> Any:
+    """Returns a result that runs with equal keys share, see `sharing.once`."""
+    return sharing.once((self.key, name), make)
 
   def listing(self) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which an error lists all examples that cannot be read."""
@@ -85,19 +101,28 @@ class Experiment(settle.Settled):
     layout = find_layout(self.task)
     return None if layout is None else layout.length
 
-  def init_state(self) -> TrainState:
-    """Returns the state before the first step, on the host; `init_seed` determines it."""
+  def start_init(self) -> Callable[[], TrainState]:
+    """Starts to compile the program of the state before the first step; `init_seed` determines it.
 
-    def compute(function: Callable, *arguments: Any) -> Any:
-      lowered = jax.jit(function).lower(*arguments)
-      return jax.device_get(run_breakable(lowered.compile)(*arguments))
+    Returns:
+      A function that waits for the program, and returns the state on the host.
+    """
+    # A CPU compiles many short loops, which run once: less optimization takes half of the time, and
+    # gives the same bits.
+    options: Any = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
+
+    def start(function: Callable, *arguments: Any) -> Callable[[], Any]:
+      begin = functools.partial(parallel.start_compiling, jax.jit(function), arguments, options)
+      program = self.once(f"init {function.__name__}", begin)
+      return lambda: jax.device_get(program()(*arguments))
 
     key, cycle = jax.random.key(fields.seed_of(self.settings, "init_seed")), self.step.cycle
     if not cycle:
-      return compute(self.step.init, key)
+      return start(self.step.init, key)
     # Layers are stacked on the host: the compiler takes a minute over hundreds of concatenations.
-    variables = compute(lambda key: init_variables(self.task, key), key)
-    return stacked.unstack(compute(self.step.begin, stacked.stack(variables, cycle)))
+    variables = start(self.step.initialize, key)
+    begin = lambda: start(self.step.begin, stacked.stack(variables(), cycle))()  # noqa: E731
+    return lambda: stacked.unstack(begin())
 
   def named_shapes(self) -> TrainState:
     """Returns the shapes and dtypes of the state in a checkpoint, where no layers are stacked."""
@@ -145,9 +170,15 @@ class Experiment(settle.Settled):
     The choice depends on the number of examples that a device processes at once. `describe` makes a
     text of the choices for one mixer's operations.
     """
-    settings = self.settings
+    return {path: describe(picked) for path, picked in self._choices.items()}
+
+  @functools.cached_property
+  def _choices(self) -> dict[str, list[Choice]]:
+    """Returns the choices of implementations by the path of each mixer."""
+    settings, task = self.settings, self.task
     examples = settings.batch_size // jax.device_count() // settings.grad_accum_steps
-    return implementations(self.task.model, self.task.input_spec, examples, describe)
+    find = functools.partial(implementations, task.model, task.input_spec, examples, list)
+    return self.once("implementations", find)
 
   def load_examples(self, role: str) -> Examples:
     """Returns a role's examples, in memory if they fit; `evaluation.limit` limits *validation*."""
@@ -198,8 +229,9 @@ def make_experiment(
   settings = with_teacher_model(settings)
   _check_without_data(settings)
   tracking.check(settings, is_trial=is_trial)
-  source = settle.open_data(settings, recorded)
-  with listing_all(source.all_roles(), settings.data.threads):
+  with spending("data"):
+    source = settle.open_data(settings, recorded)
+  with spending("data"), listing_all(source.all_roles(), settings.data.threads):
     settled = settle.settle(settings, source)
   task = settled.task
   examples = read_examples(task, source)
@@ -213,25 +245,46 @@ def make_experiment(
       f"duration={settings.duration!r} is {total} steps, and stop_after={settings.stop_after!r} is"
       f" {end}; a run has at least one step, and at most its duration."
     )
-  schedule = make_schedule(settings.schedule, settings.learning_rate, total, steps_per_epoch)
-  step, shapes = make_step(settings, task, schedule)
   if settings.schedule.name == "plateau":
     followed(task.figures, settings.schedule.get("mode", "min"))
-  constants = task.constants()
-  zeros = constants | blank_constants(task)
+  constants = blank_constants(task)
+  key = _find_key(settings, task, total, steps_per_epoch)
+
+  def trace_step() -> tuple[Step, TrainState]:
+    schedule = make_schedule(settings.schedule, total, steps_per_epoch)
+    return _trace_step(settings, task, schedule, constants)
+
+  step, shapes = sharing.once((key, "step"), trace_step)
+  if not is_trial:
+    constants = constants | load_constants(task, settings, source.info)
+  rates = Rates.create(fields.seed_of(settings, "data_seed"), settings.learning_rate)
+  periods = _find_periods(settings, steps_per_epoch)
+  lengths = (steps_per_epoch, end, periods)
+  step_parts = (step, shapes, rates, key, constants)
+  return Experiment(settings, task, source, examples, *step_parts, *lengths)
+
+
+def _find_key(settings: RunSettings, task: Task, *lengths: Any) -> str:
+  """Returns a text of all on which a run's programs depend; `lengths` are numbers of steps."""
+  flat, numbers = wd.flatten(settings), [x.shape for x in measurements(task)]
+  is_ours = type(task).__module__.startswith("vitx.")  # another task may read any field
+  names = [x for x in flat if not is_ours or UNSHAPED.isdisjoint((x, x.split(".")[0]))]
+  return repr(({name: flat[name] for name in sorted(names)}, numbers, lengths, current_rule()))
+
+
+def _trace_step(
+  settings: RunSettings, task: Task, schedule: Schedule, constants: Any
+) -> tuple[Step, TrainState]:
+  """Returns the training step and the shapes of its state, after a trace that finds errors."""
+  step, shapes = make_step(settings, task, schedule)
+  step = dataclasses.replace(step, axis=parallel.AXIS)
   # The training pass has parts of its own (dropout, mixing): trace it too, which compiles nothing.
   batch = batch_shapes(task, settings.batch_size // jax.device_count())
-  jax.eval_shape(step.train, shapes, zeros, batch, jnp.int32(0))
+  parallel.trace(step.traced, shapes, Rates.create(), constants, batch, jnp.int32(0))
   if settings.evaluation.attention_entropy:
     example = evaluation_shapes(task, 1)
     attention_entropy.check(settings, shapes.params, shapes.model_state, example)
-  if not is_trial:
-    constants = constants | load_constants(task, settings, source.info)
-  step = dataclasses.replace(step, axis=parallel.AXIS)
-  arrays = zeros if is_trial else constants
-  periods = _find_periods(settings, steps_per_epoch)
-  lengths = (steps_per_epoch, end, periods)
-  return Experiment(settings, task, source, examples, step, shapes, arrays, *lengths)
+  return step, shapes
 
 
 def halve_batch(settings: RunSettings, examples: int) -> int:
@@ -277,19 +330,18 @@ def read_examples(task: Task, source: Source) -> Source:
   return dataclasses.replace(source, **roles)  # type: ignore[arg-type]
 
 
-def make_step(
-  settings: RunSettings, task: Task, schedule: Callable[[jax.Array], jax.Array]
-) -> tuple[Step, TrainState]:
+def make_step(settings: RunSettings, task: Task, schedule: Schedule) -> tuple[Step, TrainState]:
   """Returns a task's training step on one device, and the shapes of its state."""
   with logged.collect_names() as log:
-    variables = init_shapes(task)
+    # A new function each time, since JAX traces an old one only once.
+    initialize = jax.jit(lambda key: init_variables(task, key), inline=True)
+    variables = jax.eval_shape(initialize, jax.random.key(0))
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = getattr(task.model, "layer_cycle", 0) if is_elementwise(settings) else 0
   step = Step(
     task=task,
     optimizer=make_optimizer(settings, stacked.first_cycle(variables["params"], cycle)),
     schedule=schedule,
-    seed=fields.seed_of(settings, "data_seed"),
     grad_accum_steps=settings.grad_accum_steps,
     ema_decay=settings.ema_decay,
     ema_warmup=settings.ema_warmup,
@@ -297,6 +349,7 @@ def make_step(
     cycle=cycle,
     frozen=find_frozen(settings, variables["params"]),
     logged=tuple(sorted(log)),
+    initialize=initialize,
   )
   return step, jax.eval_shape(step.begin, variables)
 

@@ -15,6 +15,7 @@ import jax
 from vitx.checkpoints import workdir as wd
 from vitx.ops.implementation import choosing_by
 from vitx.runtime import cache, parallel
+from vitx.runtime.progress import SOON, announce
 from vitx.runtime.signals import Interrupted, StopRequest
 from vitx.training import compilation
 from vitx.training.attention_entropy import make_measure
@@ -24,6 +25,7 @@ from vitx.training.in_flight import LIMIT, InFlight
 from vitx.training.record import provenance
 from vitx.training.restore import check_beginning
 from vitx.training.run import Run, open_run
+from vitx.training.step import TrainState
 from vitx.training.validation import (
   compile_evaluation,
   is_measured,
@@ -91,11 +93,13 @@ def _train(run: Run) -> Result:
   """Evaluates, saves and steps, in this order, until the run ends or a process gets a signal."""
   experiment, recorder, request, start = run.experiment, run.recorder, run.request, run.start
   total, step = experiment.total_steps, start.step
-  state = experiment.replicate(start.state)
   constants = parallel.replicate(experiment.constants)
   examples = functools.cache(experiment.load_examples)
   evaluation_program, entropy_program = compile_evaluation(experiment)
   evaluate = make_evaluator(run, evaluation_program, constants, examples)
+
+  def load_state() -> TrainState:
+    return experiment.replicate(announce("initializing", start.load, patience=SOON))
 
   def finish(step: int, metrics: dict[str, float], figures: dict[str, float]) -> None:
     # In float16 a gradient may overflow while the loss scale can still be lowered.
@@ -108,15 +112,18 @@ def _train(run: Run) -> Result:
     return step >= total or recorder.record.is_over(patience)
 
   in_flight = InFlight(finish)
-  if not is_end(step) or not start.is_evaluated:
+  if is_end(step) and start.is_evaluated:
+    state = load_state()
+  else:
     # The data are opened before compiling, so that an unreadable example is reported at once.
     with request.breakable(), experiment.listing():
       iterate, fill = experiment.open_feed()
       for role in ("validation", "test"):
         examples(role)
-      program = compilation.compile_steps(experiment, state, constants, run.workdir)
+      program = compilation.compile_steps(experiment, constants, run.workdir)
       program = dataclasses.replace(program, fill=fill)
-      measure = make_measure(experiment, entropy_program, examples, state)
+      state = load_state()
+      measure = make_measure(experiment, entropy_program, constants, examples, state)
     recorder.progress.begin()
     stream = recorder.progress.timed(iterate(step, total))
     while True:
@@ -132,7 +139,8 @@ def _train(run: Run) -> Result:
         run.save(step, state)
       if is_last or in_flight.stop:
         break
-      steps = range(step, experiment.next_event(step, program.steps))
+      # The first dispatch is one step, so that a user soon sees that the run works.
+      steps = range(step, experiment.next_event(step, program.steps if step > start.step else 1))
       batches = [next(stream) for _ in steps]
       in_flight.wait(LIMIT - 1)
       with jax.profiler.StepTraceAnnotation("train", step_num=step):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import Example
+from vitx.data.in_memory import Storage
 from vitx.data.stream import HostBatch
 from vitx.runtime import parallel
 
@@ -33,13 +34,21 @@ def open_feed(batches: TrainBatches, device: str) -> Feed:
     the devices from such indices, as arrays (devices, K, b, ...) for K steps with b examples per
     device; it is None if the host sends batches.
   """
-  arrays = batches.arrays
-  if arrays is None or device == "never" or (device == "auto" and not _fits(arrays)):
+  storage = batches.storage
+  if storage is None or device == "never" or (device == "auto" and not _fits(storage.arrays)):
     return batches.iterate, None
-  examples = parallel.replicate(arrays)
+  examples = _copy(storage)
   gather = parallel.compile_once(_gather)
   iterate = lambda start, stop: map(batches.indices, range(start, stop))  # noqa: E731
   return iterate, lambda indices: gather(examples, indices)
+
+
+def _copy(storage: Storage) -> Any:
+  """Returns the copy of arrays on the devices, which is made anew after more examples are read."""
+  if storage.copy is None or storage.copy[0] < storage.is_read.sum():
+    storage.copy = None  # gives its memory back before the next copy needs it
+    storage.copy = storage.is_read.sum(), parallel.replicate(storage.arrays)
+  return storage.copy[1]
 
 
 def _fits(arrays: Example) -> bool:

@@ -28,13 +28,13 @@ class Beginning:
   """The state from which a run begins or continues.
 
   Attributes:
-    state: The training state, on the host.
+    load: A function that returns the training state, on the host; it may wait for a compilation.
     step: The number of updates that made the state.
     record: The record of the run so far.
     is_evaluated: False if a signal broke off the evaluation of this state.
   """
 
-  state: Any
+  load: Callable[[], Any]
   step: int
   record: Record
   is_evaluated: bool
@@ -74,7 +74,10 @@ def check_phase(experiment: Experiment, before: Experiment) -> None:
 
 
 def begin(
-  experiment: Experiment, workdir: str, store: CheckpointStore, initialize: Callable[[], Any]
+  experiment: Experiment,
+  workdir: str,
+  store: CheckpointStore,
+  initialize: Callable[[], Callable[[], Any]],
 ) -> Beginning:
   """Restores the newest undamaged state in the workdir, or makes a new one.
 
@@ -85,31 +88,34 @@ def begin(
     experiment: The experiment that the run trains.
     workdir: The directory that the run writes to.
     store: The run's checkpoints.
-    initialize: A function that compiles a program, and returns the state of a new run on the host.
+    initialize: A function that starts a compilation, and returns `load` for a new run.
   """
   settings, record, start = experiment.settings, Record(), 0
   target = experiment.named_shapes()
   restored = store.restore_latest(target)
   if restored is not None:
     state, start = restored.state, restored.step
+    load = lambda: state  # noqa: E731
     record = Record(**restored.record)
     if start < experiment.total_steps:
       record = record.go_on()
     print(f"resuming {workdir} at step {start}", flush=True)
   else:
-    state = initialize()
+    load = initialize()
   if restored is None and settings.init_from:
+    state = load()
     variables = _use_weights(initial_variables, experiment, state)
     params = variables.pop("params")
     ema = None if state.ema is None else jax.tree.map(np.copy, params)
     state = state.replace(params=params, model_state=variables, ema=ema)
+    load = lambda: state  # noqa: E731
   if is_writer():
     wd.write_json(workdir, "config.json", wd.to_plain(settings))
     data = describe_data(experiment.source, settings.data)
     environment = describe_environment(data, experiment.implementations())
     wd.write_json(workdir, wd.ENVIRONMENT, environment)
   is_evaluated, record.is_evaluated = record.is_evaluated, True
-  return Beginning(state, start, record, is_evaluated)
+  return Beginning(load, start, record, is_evaluated)
 
 
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:

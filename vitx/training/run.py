@@ -2,13 +2,12 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.store import CheckpointStore
-from vitx.runtime.progress import SOON, announce
 from vitx.runtime.signals import StopRequest
 from vitx.training.distributed import end_on_failure, is_writer
 from vitx.training.experiment import Experiment
@@ -71,9 +70,9 @@ def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iter
     Interrupted: A signal came before the run had begun.
   """
 
-  def initialize() -> Any:
+  def initialize() -> Callable[[], Any]:
     with request.breakable():
-      return announce("initializing", experiment.init_state, patience=SOON)
+      return experiment.start_init()
 
   keep = experiment.settings.checkpoint.keep
   with (

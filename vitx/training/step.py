@@ -5,11 +5,13 @@ name of the device axis.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 
@@ -17,7 +19,7 @@ from vitx.config.fields import RunSettings
 from vitx.models import frozen, logged
 from vitx.models.stacked import stack
 from vitx.ops import replicas
-from vitx.tasks.base import Batch, Task, init_variables
+from vitx.tasks.base import Batch, Task, bind, init_variables
 from vitx.training.parameters import map_named, parameter_names
 
 GROWTH_INTERVAL = 2000  # steps without an overflow after which a loss scale is doubled
@@ -74,16 +76,32 @@ class TrainState(struct.PyTreeNode):
   plateau: jax.Array
 
 
-@dataclasses.dataclass(frozen=True)
+class Rates(struct.PyTreeNode):
+  """The numbers of a run that are arguments of its program, so that other runs can share it.
+
+  Attributes:
+    seed: The seed of all random draws of training, a uint32 scalar; keys are folded from (seed,
+      step, index in the global batch).
+    learning_rate: The peak of the learning rate, a float32 scalar.
+  """
+
+  seed: Any
+  learning_rate: Any
+
+  @classmethod
+  def create(cls, seed: int = 0, learning_rate: float = 1.0) -> "Rates":
+    """Returns the arrays of a seed below 2**32 and a learning rate, on the host."""
+    return cls(np.uint32(seed), np.float32(learning_rate))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Step:
-  """A training step, with all settings on which it depends.
+  """A training step, with all settings that decide its program.
 
   Attributes:
     task: The task, which gives the loss.
     optimizer: The optimizer, whose updates are not yet multiplied by the learning rate.
-    schedule: The learning rate as a function of the step.
-    seed: The seed of all random draws of training, an integer below 2**32; keys are folded from
-      (seed, step, index in the global batch).
+    schedule: The share of the peak learning rate as a function of the step.
     grad_accum_steps: The number of micro-batches per step.
     ema_decay: The decay of the moving average of the parameters; 0 keeps no average.
     ema_warmup: Whether the average forgets faster at first: after n updates its decay is at most
@@ -97,12 +115,13 @@ class Step:
     logged: The last parts of the names of parameters whose means are logged, see
       `vitx.models.logged`.
     axis: The name of the device axis; None on one device.
+    initialize: The function `init_variables` of the task, jitted, so that it is traced only once;
+      None to trace it anew.
   """
 
   task: Task
   optimizer: optax.GradientTransformation
   schedule: Callable[[jax.Array], jax.Array]
-  seed: int
   grad_accum_steps: int = RunSettings.grad_accum_steps
   ema_decay: float = RunSettings.ema_decay
   ema_warmup: bool = RunSettings.ema_warmup
@@ -111,10 +130,11 @@ class Step:
   frozen: frozenset[str] = frozenset()
   logged: tuple[str, ...] = ()
   axis: str | None = None
+  initialize: Any = None
 
   def init(self, key: jax.Array) -> TrainState:
     """Returns the state before the first step."""
-    return self.begin(init_variables(self.task, key))
+    return self.begin(self.initialize(key) if self.initialize else init_variables(self.task, key))
 
   def begin(self, variables: Mapping[str, Any]) -> TrainState:
     """Returns the state before the first step, given a model's variables with unstacked layers."""
@@ -131,12 +151,13 @@ class Step:
     )
 
   def train(
-    self, state: TrainState, constants: Any, batch: Batch, stop: jax.Array
+    self, state: TrainState, rates: Rates, constants: Any, batch: Batch, stop: jax.Array
   ) -> tuple[TrainState, dict[str, jax.Array], jax.Array]:
     """Makes one update.
 
     Args:
       state: The training state, replicated over the axis.
+      rates: The seed and the learning rate, replicated over the axis.
       constants: The arrays that the task needs and that are neither trained nor saved, such as the
         weights of a teacher; replicated over the axis.
       batch: This device's share of the batch: the arrays of `Task.train_spec`, and `index`, the
@@ -151,7 +172,7 @@ class Step:
     """
     # Only Threefry draws the same numbers under `vmap` as one by one, so that results do not
     # depend on the number of devices.
-    key = jax.random.fold_in(jax.random.key(self.seed, impl="threefry2x32"), state.step)
+    key = jax.random.fold_in(jax.random.key(rates.seed, impl="threefry2x32"), state.step)
     scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
     names = parameter_names(state.params)
     # Batch statistics are taken over the whole batch.
@@ -161,7 +182,7 @@ class Step:
     loss, grads, model_state, metrics = self._mean((loss, grads, model_state, metrics))
     model_state = frozen.keep_state(state.model_state, model_state, names, self.frozen)
 
-    rate = self.schedule(state.step) * state.plateau
+    rate = rates.learning_rate * self.schedule(state.step) * state.plateau
     direction, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
     params = jax.tree.map(lambda p, u: p - rate * u, state.params, direction)
     new = state.replace(
@@ -181,8 +202,19 @@ class Step:
     stop = jax.lax.pmax(stop, self.axis) if self.axis else stop
     return new.replace(step=state.step + 1), metrics, stop
 
+  @functools.cached_property
+  def traced(self) -> Callable:
+    """Returns `train` as a function that is traced only once for equal shapes and axes."""
+    return jax.jit(self.train, inline=True)
+
   def train_several(
-    self, state: TrainState, constants: Any, batches: Batch, count: jax.Array, stop: jax.Array
+    self,
+    state: TrainState,
+    rates: Rates,
+    constants: Any,
+    batches: Batch,
+    count: jax.Array,
+    stop: jax.Array,
   ) -> tuple[TrainState, dict[str, jax.Array], dict[str, jax.Array], jax.Array]:
     """Makes several updates, one after another, in one program.
 
@@ -191,6 +223,7 @@ class Step:
 
     Args:
       state: The training state, replicated over the axis.
+      rates: The seed and the learning rate, replicated over the axis.
       constants: The task's constants, replicated over the axis, see `train`.
       batches: The batches of K steps, stacked: (K, B, ...), see `train`.
       count: The number of updates, at most K, an int32 scalar; the first batches are used.
@@ -200,16 +233,15 @@ class Step:
       The new state; the metrics of each step, (K,), of which the first `count` are valid; the
       figures that `measure` returns for the new state; and whether any process was asked to end.
     """
-    train = jax.jit(self.train, inline=True)  # traced once, for its shapes and for the loop's body
     first = jax.tree.map(lambda x: x[0], batches)
-    _, shapes, _ = jax.eval_shape(train, state, constants, first, stop)
+    _, shapes, _ = jax.eval_shape(self.traced, state, rates, constants, first, stop)
     (steps,) = {x.shape[0] for x in jax.tree.leaves(batches)}
     blank = jax.tree.map(lambda x: jnp.zeros((steps, *x.shape), x.dtype), shapes)
 
     def body(i, carry):
       state, every, _ = carry
       batch = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batches)
-      state, metrics, stops = train(state, constants, batch, stop)
+      state, metrics, stops = self.traced(state, rates, constants, batch, stop)
       return state, jax.tree.map(lambda all, one: all.at[i].set(one), every, metrics), stops
 
     state, metrics, stop = jax.lax.fori_loop(0, count, body, (state, blank, stop))
@@ -225,11 +257,10 @@ class Step:
     self, state: TrainState, constants: Any, batch: Batch, key: jax.Array, scale: jax.Array
   ):
     """Computes the gradient on this device's share of a batch, one micro-batch after another."""
+    task = bind(self.task, constants)
 
     def scaled(params, model_state, micro):
-      loss, (new_state, metrics) = self.task.loss(
-        params, model_state, constants, micro, key, state.step
-      )
+      loss, (new_state, metrics) = task.loss(params, model_state, constants, micro, key, state.step)
       return loss * scale, (loss, new_state, metrics)
 
     differentiate = jax.grad(scaled, has_aux=True)

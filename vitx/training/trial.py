@@ -22,7 +22,7 @@ from vitx.runtime.weights import blank_constants
 from vitx.tasks import build_task
 from vitx.training import compilation
 from vitx.training.experiment import batch_shapes, make_step
-from vitx.training.step import Step, TrainState
+from vitx.training.step import Rates, Step, TrainState
 
 
 def _make_step(settings: RunSettings) -> tuple[Step, TrainState]:
@@ -33,10 +33,10 @@ def _make_step(settings: RunSettings) -> tuple[Step, TrainState]:
 def make_training_step(settings: RunSettings) -> tuple[Callable, TrainState, dict[str, Any]]:
   """Returns the settings' step `(state, batch) -> (state, metrics)` and its shapes."""
   step, state = _make_step(settings)
-  constants = step.task.constants() | blank_constants(step.task)
+  constants = blank_constants(step.task)
 
   def train(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict]:
-    return step.train(state, constants, batch, jnp.int32(0))[:2]
+    return step.train(state, Rates.create(), constants, batch, jnp.int32(0))[:2]
 
   return train, state, batch_shapes(step.task, settings.batch_size)
 
@@ -80,7 +80,7 @@ def compile_dispatch(settings: RunSettings, steps: int) -> Dispatch:
   """Compiles `steps` training steps of settings from `complete_config`, as `vitx train` does."""
   step, state = _make_step(settings)
   step = dataclasses.replace(step, axis=parallel.AXIS)
-  constants = parallel.replicate(step.task.constants() | blank_constants(step.task))
+  constants = parallel.replicate(blank_constants(step.task))
   batch = draw(batch_shapes(step.task, settings.batch_size // jax.process_count()))
   placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), state)
   program = compilation.compile_program(

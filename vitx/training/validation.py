@@ -28,8 +28,12 @@ SEEN = "test_seen"
 def compile_evaluation(experiment: Experiment) -> tuple[Callable, Callable]:
   """Returns `evaluation.make_evaluate` and `attention_entropy.make_step` of an experiment."""
   what = "compiling the evaluation"
-  entropies = attention_entropy.make_step(experiment.settings, what)
-  return evaluation.make_evaluate(experiment.task, what), entropies
+
+  def make() -> tuple[Callable, Callable]:
+    entropies = attention_entropy.make_step(experiment.settings, what)
+    return evaluation.make_evaluate(experiment.task, what), entropies
+
+  return experiment.once("evaluation", make)
 
 
 def make_evaluator(

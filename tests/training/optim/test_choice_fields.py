@@ -53,7 +53,7 @@ def test_any_value_of_an_optimizers_field_works_or_is_named(name, field):
 def test_any_value_of_a_schedules_field_works_or_is_named(name, field):
   def run(value):
     spec = {"name": name, **({"boundaries": (4, 8)} if name == "step" else {}), field: value}
-    rates = jax.vmap(make_schedule(spec, 0.1, 12, 2.5))(np.arange(12, dtype=np.int32))
+    rates = jax.vmap(make_schedule(spec, 12, 2.5))(np.arange(12, dtype=np.int32))
     assert np.isfinite(rates).all() and (np.asarray(rates) >= 0).all()
     if name == "plateau":
       build(SCHEDULES, spec, "schedule", hidden=("run",))(None).update(None, 1.0)

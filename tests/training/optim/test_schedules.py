@@ -19,8 +19,8 @@ FIELDS = {"step": {"boundaries": ("4 epochs", "75 steps")}}
 
 def rates(spec, total=TOTAL):
   """Returns the rate at each step and at the end, (total + 1,)."""
-  schedule = make_schedule(spec, PEAK, total, PER_EPOCH)
-  return np.asarray(jax.vmap(schedule)(jnp.arange(total + 1, dtype=jnp.int32)))
+  schedule = make_schedule(spec, total, PER_EPOCH)
+  return np.float32(PEAK) * np.asarray(jax.vmap(schedule)(np.arange(total + 1, dtype=np.int32)))
 
 
 @pytest.mark.parametrize("name", sorted(set(SCHEDULES) - {"epoch_cosine"}))
@@ -40,9 +40,7 @@ def test_a_schedule_without_warmup_starts_at_the_peak(name):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_a_rate_is_a_float32_scalar_under_jit_too(name):
-  schedule = make_schedule(
-    {"name": name, "warmup": 3, **FIELDS.get(name, {})}, PEAK, TOTAL, PER_EPOCH
-  )
+  schedule = make_schedule({"name": name, "warmup": 3, **FIELDS.get(name, {})}, TOTAL, PER_EPOCH)
   for step in (0, 1, 2, 3, 50, 99):
     traced = jax.jit(schedule)(jnp.int32(step))
     assert traced.dtype == jnp.float32 and traced.shape == ()
@@ -69,22 +67,20 @@ def test_epoch_cosine_agrees_with_timm(per_epoch):
   fields = dict(name="epoch_cosine", warmup="5 epochs")
   # DeiT: its loop steps the schedule one epoch late and ends with the cosine.
   deit = make_schedule(
-    {**fields, "start": 1e-3, "final": 0.01, "delay": 1}, 1e-3, round(300 * per_epoch), per_epoch
+    {**fields, "start": 1e-3, "final": 0.01, "delay": 1}, round(300 * per_epoch), per_epoch
   )
   # LV-ViT: ten epochs more.
-  lv_vit = make_schedule(
-    {**fields, "start": 1e-6 / 1.6e-3, "final": 1e-5 / 1.6e-3, "cooldown": "10 epochs"},
-    1.6e-3, round(310 * per_epoch), per_epoch,
-  )  # fmt: skip
-  for schedule, expected in (
-    (deit, GOLDEN["rates_deit"][:300]),
-    (lv_vit, GOLDEN["rates_lv_vit"][1:]),
+  ends = {"start": 1e-6 / 1.6e-3, "final": 1e-5 / 1.6e-3, "cooldown": "10 epochs"}
+  lv_vit = make_schedule({**fields, **ends}, round(310 * per_epoch), per_epoch)
+  for schedule, peak, expected in (
+    (deit, 1e-3, GOLDEN["rates_deit"][:300]),
+    (lv_vit, 1.6e-3, GOLDEN["rates_lv_vit"][1:]),
   ):
     epochs = np.arange(len(expected))
     first = np.ceil(epochs * per_epoch).astype(np.int32)  # steps; and the last of each
     last = np.ceil((epochs + 1) * per_epoch).astype(np.int32) - 1
     for steps in (first, last):
-      np.testing.assert_allclose(jax.vmap(schedule)(steps), expected, rtol=1e-5)
+      np.testing.assert_allclose(peak * jax.vmap(schedule)(steps), expected, rtol=1e-5)
 
 
 def test_epoch_cosine_needs_room_for_its_end():
@@ -130,4 +126,4 @@ def test_a_schedule_is_a_config_or_a_bare_name():
 )
 def test_schedules_that_cannot_work_are_refused(spec, message):
   with pytest.raises(ConfigError, match=message):
-    make_schedule(spec, PEAK, TOTAL, PER_EPOCH)(0)
+    make_schedule(spec, TOTAL, PER_EPOCH)(0)

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import Partial
 
 from vitx.config.errors import ConfigError
 from vitx.config.fields import AugmentSettings, EvaluationSettings, Size
@@ -68,24 +69,30 @@ def make_train_augment(
   mixes = bool(settings.mixup or settings.cutmix)
   fixed = "bicubic" if settings.interpolation == "random" else settings.interpolation
 
-  def example(key: Any, image: jax.Array, stages: Stages) -> jax.Array:
+  def example(key: Any, image: jax.Array, stages: Stages, mean: Any, factor: Any) -> jax.Array:
     image = image.astype(jnp.float32) / 255.0
     if not settings.random_resized_crop:
       image = image_ops.resize(image, size, fixed)
     for name in STREAMS:
       if name == "erasing":
-        image = _normalize(image, mean, std)
+        image = _normalize(image, mean, factor)
       if name in stages:
         image = stages[name](_stream(key, name), image)
     return image
 
   def apply(
-    key: jax.Array, index: jax.Array, images: jax.Array, labels: jax.Array
+    key: jax.Array,
+    index: jax.Array,
+    images: jax.Array,
+    labels: jax.Array,
+    *,
+    mean: Any,
+    factor: Any,
   ) -> tuple[jax.Array, jax.Array]:
     _check_images(images, len(mean))
     stages = _make_stages(settings, size, mean)
     keys = _fold(key, index) if stages else None  # None if nothing is drawn
-    out = jax.vmap(partial(example, stages=stages))(keys, images)
+    out = jax.vmap(partial(example, stages=stages, mean=mean, factor=factor))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:
       draw = partial(mixup.draw, size=size, mixup=settings.mixup, cutmix=settings.cutmix)
@@ -95,7 +102,7 @@ def make_train_augment(
       out, targets = mixup.mix(out, targets, *weights)
     return out, targets
 
-  return apply
+  return Partial(apply, **_channels(mean, std))
 
 
 def make_eval_preprocess(
@@ -117,16 +124,16 @@ def make_eval_preprocess(
   resized = round(height / evaluation.crop_ratio), round(width / evaluation.crop_ratio)
   top, left = (resized[0] - height) // 2, (resized[1] - width) // 2
 
-  def example(image: jax.Array) -> jax.Array:
+  def example(image: jax.Array, mean: Any, factor: Any) -> jax.Array:
     image = image_ops.resize(image.astype(jnp.float32) / 255.0, resized, evaluation.interpolation)
     image = image[top : top + height, left : left + width]
-    return _normalize(image, mean, std)
+    return _normalize(image, mean, factor)
 
-  def apply(images: jax.Array) -> jax.Array:
+  def apply(images: jax.Array, *, mean: Any, factor: Any) -> jax.Array:
     _check_images(images, len(mean))
-    return jax.vmap(example)(images)
+    return jax.vmap(partial(example, mean=mean, factor=factor))(images)
 
-  return apply
+  return Partial(apply, **_channels(mean, std))
 
 
 def _make_stages(settings: AugmentSettings, size: tuple[int, int], mean: Any) -> Stages:
@@ -201,9 +208,15 @@ def _rotate(key: jax.Array, image: jax.Array, largest: float, interpolation: str
   return image_ops.rotate(image, degrees, interpolation)
 
 
-def _normalize(image: jax.Array, mean: Any, std: Any) -> jax.Array:
-  mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
-  return (image - mean.reshape(1, 1, -1)) / std.reshape(1, 1, -1)
+def _channels(mean: Sequence[float], std: Sequence[float]) -> dict[str, np.ndarray]:
+  """Returns the mean and the factor 1 / std of each channel, which `_normalize` takes."""
+  # XLA turns a division by a constant into this product, so a program that contains the numbers
+  # has the same bits.
+  return {"mean": np.asarray(mean, np.float32), "factor": 1 / np.asarray(std, np.float32)}
+
+
+def _normalize(image: jax.Array, mean: Any, factor: Any) -> jax.Array:
+  return (image - mean.reshape(1, 1, -1)) * factor.reshape(1, 1, -1)
 
 
 def _check_images(images: jax.Array, channels: int) -> None:

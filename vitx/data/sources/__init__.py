@@ -21,8 +21,10 @@ Only the split `train` is required: missing validation and test splits are carve
 of source that ships with vitx is an entry of `SOURCES`.
 """
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,9 +37,12 @@ from vitx.data import splits
 from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
 from vitx.data.fingerprint import digest_arrays
+from vitx.data.in_memory import SharedSplit
 from vitx.data.readable import skip_unreadable
 
 Opener = Callable[[DataSettings], Dataset]
+# The data set that runs share in a context `sharing`, and the `fields` of its settings.
+_SHARED: list[dict[str, Any]] = []
 # The functions that open a source `KIND:REST`, by KIND.
 SOURCES = Table(
   "vitx.data.sources",
@@ -67,7 +72,41 @@ def open_source(
   """
   settings = read_fields(DataSettings, data)
   splits.find_choice(settings)  # a wrong name raises an error before the set is read
-  return divide(open_dataset(settings), settings, seed, class_names)
+  return divide(_open_shared(settings), settings, seed, class_names)
+
+
+@contextlib.contextmanager
+def sharing() -> Iterator[None]:
+  """Lets the runs in the context share an opened data set, and examples that are kept in memory.
+
+  The last data set stays open, until a run has other data or the context ends. Files that change
+  meanwhile are not noticed, so a single run shares nothing with the runs before it.
+  """
+  _SHARED.append({})
+  try:
+    yield
+  finally:
+    _SHARED.pop()
+
+
+def _open_shared(settings: DataSettings) -> Dataset:
+  """Opens a data set, or returns the one that the runs in a context `sharing` share."""
+  if not _SHARED:
+    return open_dataset(settings)
+  shared, fields = _SHARED[-1], dict(settings)
+  if _is_tfds(settings.source) or settings.source.partition(":")[0] in SOURCES:
+    fields |= {"fold": None, "fraction": None}  # only a user's own source may read them
+  if shared.get("fields") != fields:
+    shared.clear()  # gives the memory of the last set back before the next is opened
+    dataset = open_dataset(settings)
+
+    @functools.cache
+    def open_split(expression: str) -> Examples:
+      examples = dataset.open_split(expression)
+      return SharedSplit(examples) if dataset.carve is None else examples
+
+    shared.update(fields=fields, dataset=dataclasses.replace(dataset, open_split=open_split))
+  return shared["dataset"]
 
 
 def divide(

@@ -23,8 +23,8 @@ from vitx.config.errors import ConfigError
 from vitx.config.registry import build
 from vitx.training import durations
 
-# A function of the step (an integer scalar, traced or not) that returns the learning rate or its
-# share of the peak.
+# A function of the step (an integer scalar, traced or not) that returns the learning rate's share
+# of its peak.
 Schedule = Callable[[Any], jax.Array]
 
 
@@ -247,18 +247,14 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 def make_schedule(
-  spec: str | Mapping[str, Any],
-  learning_rate: float,
-  total_steps: int,
-  steps_per_epoch: float | Fraction,
+  spec: str | Mapping[str, Any], total_steps: int, steps_per_epoch: float | Fraction
 ) -> Schedule:
-  """Returns the learning rate as a function of the step, from 0 to `total_steps` - 1.
+  """Returns the share of the peak learning rate as a function of the step < `total_steps`.
 
   Args:
     spec: The value of `config.schedule`: a name in `SCHEDULES`, or `module:function` for a schedule
       of your own, with its fields. Such a function takes `(run, **fields)` and returns the share of
       the peak as a function of the step.
-    learning_rate: The peak of the learning rate, at least 0.
     total_steps: The step at which the run ends.
     steps_per_epoch: The number of examples divided by the batch size.
 
@@ -268,7 +264,7 @@ def make_schedule(
   share = build(SCHEDULES, spec, "schedule", hidden=("run",))(
     RunLength(total_steps, steps_per_epoch)
   )
-  return lambda step: jnp.asarray(learning_rate * share(jnp.asarray(step)), jnp.float32)
+  return lambda step: jnp.asarray(share(jnp.asarray(step)), jnp.float32)
 
 
 def _warm_up(warmup: int, share: Schedule) -> Schedule:

@@ -1,0 +1,86 @@
+"""Points of one process share programs, and each ends with the bits that it has alone."""
+
+import jax
+import numpy as np
+import pytest
+
+import vitx
+from tests import runs
+from vitx.runtime import sharing
+
+SHORT = ("duration=9 steps", "evaluation.every=3 steps", "checkpoint.every=9 steps")
+SHORT += ("schedule.warmup=2 steps", "log_every=3 steps", "steps_per_dispatch=3")
+PLAIN = (*SHORT, "augment.mixup=0.0", "model.dropout=0.0", "ema_decay=0.0")
+CASES = {
+  "plain": PLAIN,
+  "bigbird": (*PLAIN, "token_mixer=bigbird", "token_mixer.block=2"),
+  "dropout_and_mixup": SHORT,
+  "average_in_float16": (*SHORT, "model.dtype=float16", "ema_decay=0.9"),
+  "plateau": (*SHORT, "schedule=plateau", "schedule.patience=0", "schedule.threshold=0.5"),
+  "early_stop": (*SHORT, "evaluation.stop_early=1", "learning_rate=0.0"),
+  "folds": (*PLAIN, "data.folds=5", "data.fold=0"),
+  "balanced": (*PLAIN, "task.class_weights=balanced", "data.fraction=0.3"),
+  "autoencoder": (
+    *PLAIN,
+    "task=masked_autoencoder",
+    *("task.decoder_width=16", "task.decoder_depth=1"),
+  ),
+}
+
+
+def compiled(monkeypatch) -> list:
+  """Returns a list that grows by the name of each program that is compiled from now on."""
+  names, compile_lowered = [], jax.stages.Lowered.compile
+
+  def compile_and_count(self, *arguments, **options):
+    names.append(self)
+    return compile_lowered(self, *arguments, **options)
+
+  monkeypatch.setattr(jax.stages.Lowered, "compile", compile_and_count)
+  return names
+
+
+def train(name, number, directory):
+  """Trains a point whose seed, learning rate and fold depend on its number."""
+  changes = [f"seed={number}"]
+  changes += [f"learning_rate={1e-3 * (1 + number)}"] if name != "early_stop" else []
+  changes += [f"data.fold={number}"] if name == "folds" else []
+  result = vitx.train(runs.tiny(*CASES[name], *changes), directory)
+  assert result.finished and (result.step < 9) == (name == "early_stop")
+  return runs.rows(directory), runs.final_state(directory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_point_has_the_bits_that_it_has_alone(name, tmp_path, monkeypatch):
+  programs = compiled(monkeypatch)
+  with sharing.sharing():
+    train(name, 0, tmp_path / "first")
+    before = len(programs)
+    rows, state = train(name, 1, tmp_path / "shared")
+    assert len(programs) == before > 2
+  alone, expected = train(name, 1, tmp_path / "alone")
+  assert len(programs) == 2 * before
+  assert rows == alone
+  jax.tree.map(np.testing.assert_array_equal, state, expected)
+
+
+@pytest.mark.slow
+def test_six_seeds_compile_as_many_programs_as_one(tmp_path, monkeypatch):
+  programs = compiled(monkeypatch)
+  with sharing.sharing():
+    counts = [train("plain", seed, tmp_path / str(seed)) and len(programs) for seed in range(6)]
+  assert len(set(counts)) == 1
+
+
+def test_results_are_shared_by_key_and_freed_when_there_are_many(monkeypatch):
+  monkeypatch.setattr(sharing, "MOST", 4)
+  calls = []
+  use = lambda keys: [sharing.once(key, lambda k=key: calls.append(k) or k) for key in keys]  # noqa: E731
+  assert use("aa") == ["a", "a"] == calls  # outside `sharing` each call makes its result
+  calls.clear()
+  with sharing.sharing():
+    assert use("abcabd") == [*"abcabd"] and calls == [*"abcd"]
+    use("e")  # of five results, c and a were not used for the longest time
+    use("bdeca")
+  assert calls == [*"abcdeca"]
