@@ -22,6 +22,7 @@ from vitx.tasks.distillation import Distillation
 from vitx.tasks.figures import table
 from vitx.training.experiment import make_experiment
 from vitx.training.optim.optimizers import make_optimizer
+from vitx.training.step import Rates
 
 KEY = jax.random.key(3, impl="threefry2x32")
 SPARSE = dict(name="sparsifiner", slots=3, keep=0.4, coefficient_threshold=0.3)
@@ -216,7 +217,7 @@ def test_a_phase_leaves_frozen_parameters_unchanged_bit_for_bit(phase):
   before = after = jax.jit(step.begin)({"params": params, **state})
   update = jax.jit(step.train)
   for number in range(3):
-    after, _, _ = update(after, constants, small.batch(number), jnp.int32(0))
+    after, _, _ = update(after, Rates.create(7), constants, small.batch(number), jnp.int32(0))
   old, new = (name_arrays(x.params) for x in (before, after))
   predictor = {name for name in old if "token_mixer/" in name and is_of_predictor(name)}
   assert len(predictor) == 6

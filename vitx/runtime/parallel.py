@@ -171,6 +171,10 @@ class DeviceProgram:
     """Runs the program with arrays on the devices, (devices, ...), and returns such arrays."""
     return self.compiled(self.constants, *arguments)
 
+  def memory_analysis(self) -> Any:
+    """Returns the compiler's report of the program's memory, see `jax.stages.Compiled`."""
+    return self.compiled.memory_analysis()
+
 
 def trace(function: Callable, *arguments: Any) -> tuple[Any, Any]:
   """Traces a function of one device's part of its arguments, in which `AXIS` has all devices.

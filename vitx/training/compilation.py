@@ -94,8 +94,7 @@ def compile_steps(experiment: Experiment, constants: Any, workdir: str = "") -> 
     ),
   )
   program = dataclasses.replace(program, rates=parallel.replicate(experiment.rates))
-  compiled = program.compiled.compiled
-  needed = experiment.once("bytes", lambda: cost.compiled_bytes(compiled))
+  needed = experiment.once("bytes", lambda: cost.compiled_bytes(program.compiled))
   if needed is not None:
     backend = jax.default_backend()
     print(f"compiled memory per device ({backend}): {needed / 2**20:,.1f} MiB", flush=True)
