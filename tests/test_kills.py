@@ -45,7 +45,8 @@ import os, signal, time
 from vitx.runtime import signals
 from vitx.training import compilation
 def compile_long(*arguments, **options):
-  signals.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(600)))
+  work = lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(600))
+  signals.wait(signals.start(work))
 compilation.compile_program = compile_long
 """
 

@@ -76,7 +76,10 @@ def test_six_seeds_compile_as_many_programs_as_one(tmp_path, monkeypatch):
 def test_results_are_shared_by_key_and_freed_when_there_are_many(monkeypatch):
   monkeypatch.setattr(sharing, "MOST", 4)
   calls = []
-  use = lambda keys: [sharing.once(key, lambda k=key: calls.append(k) or k) for key in keys]  # noqa: E731
+
+  def use(keys):
+    return [sharing.once(lambda k=key: k, lambda k=key: calls.append(k) or k) for key in keys]
+
   assert use("aa") == ["a", "a"] == calls  # outside `sharing` each call makes its result
   calls.clear()
   with sharing.sharing():

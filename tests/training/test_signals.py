@@ -64,7 +64,7 @@ def test_an_abandoned_compilation_does_not_hold_the_process(tmp_path, monkeypatc
   end, compile_program = threading.Event(), compilation.compile_program
 
   def compile_long(*arguments, **options):
-    signals.run_breakable(lambda: (os.kill(os.getpid(), signal.SIGINT), end.wait(600)))
+    signals.wait(signals.start(lambda: (os.kill(os.getpid(), signal.SIGINT), end.wait(600))))
     return compile_program(*arguments, **options)
 
   statuses = []
@@ -85,7 +85,7 @@ def test_an_error_of_breakable_work_is_raised():
     raise TimeoutError("of its own")
 
   with signals.StopRequest(), pytest.raises(TimeoutError, match="of its own"):
-    signals.run_breakable(fail)
+    signals.wait(signals.start(fail))
 
 
 @pytest.mark.parametrize("number", SIGNALS)

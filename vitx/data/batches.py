@@ -68,8 +68,8 @@ class TrainBatches:
     self._places = order.places(self._rows, batch_size, repeats)
     self._transform = transform
     self._threads = threads
-    kept = self._examples = keep(examples, transform=transform, memory=data.memory, threads=threads)
-    self.storage = kept.storage if isinstance(kept, InMemory) else None
+    self._examples = keep(examples, transform=transform, memory=data.memory, threads=threads)
+    self.storage = self._examples.storage if isinstance(self._examples, InMemory) else None
     find: Callable[..., np.ndarray] = functools.partial(order.example_at, seed, count=len(examples))
     if data.sampling == "balanced":
       find = order.BalancedOrder(seed, np.asarray(labels)).example_at

@@ -194,7 +194,7 @@ def compile_for(
 
   Arrays that the function closes over, such as the edges of a random graph, become arguments of the
   program. Functions that differ in their values alone share one program, also in the cache on disk.
-  A signal breaks the compilation off, see `signals.run_breakable`.
+  A signal breaks the compilation off, see `signals.wait`.
 
   Args:
     arguments: The arguments on the devices, or any objects with the arguments' shapes
@@ -235,8 +235,8 @@ def start_compiling(
   """
   with spending("tracing"):
     lowered = function.lower(*arguments)
-    key = hashlib.sha256(lowered.as_text().encode()).digest(), repr(options)
-  result = sharing.once(key, lambda: signals.start(lambda: lowered.compile(options)))
+  find_key = lambda: (hashlib.sha256(lowered.as_text().encode()).digest(), repr(options))  # noqa: E731
+  result = sharing.once(find_key, lambda: signals.start(lambda: lowered.compile(options)))
 
   def wait() -> jax.stages.Compiled:
     with spending("compiling"):

@@ -31,15 +31,16 @@ def sharing() -> Iterator[None]:
   release()
 
 
-def once(key: Hashable, make: Callable[[], Made]) -> Made:
+def once(find_key: Callable[[], Hashable], make: Callable[[], Made]) -> Made:
   """Returns the result of `make`, or in `sharing` the result of the first call with an equal key.
 
-  The key must determine the result. Of more than `MOST` results, those that were not used for the
-  longest time are given up.
+  `find_key` is called only in `sharing`, and its result must determine that of `make`. Of more than
+  `MOST` results, those that were not used for the longest time are given up.
   """
   results = _results.get()
   if results is None:
     return make()
+  key = find_key()
   if key not in results:
     results[key] = make()
     if len(results) > MOST:

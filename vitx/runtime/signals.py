@@ -24,7 +24,7 @@ T = TypeVar("T")
 _current: contextvars.ContextVar["StopRequest | None"] = contextvars.ContextVar(
   "request", default=None
 )
-LEFT_ALONE = "vitx work that a signal may break off"  # the name of threads of `StopRequest.run`
+LEFT_ALONE = "vitx work that a signal may break off"  # the name of threads of `start`
 _received: list[int] = []  # the signals that `StopRequest` handled in this process
 
 
@@ -39,8 +39,8 @@ class StopRequest:
   """A context manager in which each of `SIGNALS` ends a run after the steps in progress.
 
   The first signal only sets a flag, which the training loop reads. During long work, such as an
-  evaluation, the methods `check`, `watch`, `run` and `breakable` raise Interrupted after the
-  signal. With several processes these methods do not raise, since the other processes would wait
+  evaluation, the methods `check`, `watch` and `breakable` and the function `wait` raise Interrupted
+  after the signal. With several processes they do not raise, since the other processes would wait
   for this one; instead, the next training step passes the signal on to them.
 
   A second signal ends the process at once, if it comes at least `AGAIN` seconds after the first. A
@@ -96,24 +96,6 @@ class StopRequest:
     finally:
       self._is_breakable = False
 
-  def run(self, work: Callable[[], T]) -> T:
-    """Calls `work` in another thread; a signal abandons the thread and raises Interrupted.
-
-    Python handles signals only in the main thread and between two Python instructions, and XLA's
-    compiler may take minutes to return. See `leave`.
-    """
-    self.check()
-    return work() if not self._before else self.wait(start(work))  # or there is no handler
-
-  def wait(self, result: "Future[T]") -> T:
-    """Waits for work that `start` began; a signal abandons it and raises Interrupted."""
-    while True:
-      with contextlib.suppress(TimeoutError):
-        return result.result(POLL)
-      if result.done():  # `work` ended just now, or raised a TimeoutError itself
-        return result.result()
-      self.check()
-
   def _handle(self, number: int, frame: object) -> None:
     if self.received is not None:
       if self._clock() - self._since >= AGAIN:
@@ -137,7 +119,11 @@ class StopRequest:
 
 
 def start(work: Callable[[], T]) -> "Future[T]":
-  """Calls `work` in another thread; the process waits for its end, unless `leave` ends it."""
+  """Calls `work` in another thread; the process waits for its end, unless `leave` ends it.
+
+  Python handles signals only in the main thread and between two Python instructions, and XLA's
+  compiler may take minutes to return.
+  """
   result: Future[T] = Future()
   context = contextvars.copy_context()
 
@@ -160,15 +146,15 @@ def _join() -> None:
 
 
 def wait(result: "Future[T]") -> T:
-  """Waits for work that `start` began, by `StopRequest.wait` if a `StopRequest` is active."""
+  """Waits for work that `start` began; in a `StopRequest`, a signal abandons it."""
   request = _current.get()
-  return result.result() if request is None else request.wait(result)
-
-
-def run_breakable(work: Callable[[], T]) -> T:
-  """Calls `work` and returns its result, by `StopRequest.run` if a `StopRequest` is active."""
-  request = _current.get()
-  return work() if request is None else request.run(work)
+  while True:
+    with contextlib.suppress(TimeoutError):
+      return result.result(POLL)
+    if result.done():  # `work` ended just now, or raised a TimeoutError itself
+      return result.result()
+    if request is not None:
+      request.check()
 
 
 def count_received() -> int:

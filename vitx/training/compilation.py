@@ -81,7 +81,6 @@ def compile_steps(experiment: Experiment, constants: Any, workdir: str = "") -> 
     workdir: The directory that the run writes to; "" if it writes nothing.
   """
   settings = experiment.settings
-  state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), experiment.shapes)
   flops = experiment.once("flops", lambda: forward_flops(experiment))
   steps = settings.steps_per_dispatch or count_steps(3 * flops * settings.batch_size)
   print(make_header(experiment, flops, steps, workdir), flush=True)
@@ -90,7 +89,9 @@ def compile_steps(experiment: Experiment, constants: Any, workdir: str = "") -> 
     "training",
     lambda: announce(
       "compiling",
-      lambda: compile_program(experiment.step, state, constants, batch, steps, options=options),
+      lambda: compile_program(
+        experiment.step, experiment.shapes, constants, batch, steps, options=options
+      ),
     ),
   )
   program = dataclasses.replace(program, rates=parallel.replicate(experiment.rates))
@@ -111,7 +112,7 @@ def choose_options(settings: RunSettings) -> dict[str, Any]:
 
 def compile_program(
   step: Step,
-  state: Any,
+  shapes: Any,
   constants: Any,
   batch: Mapping[str, np.ndarray],
   steps: int,
@@ -122,12 +123,13 @@ def compile_program(
 
   Args:
     step: The training step, whose `axis` is the axis of devices.
-    state: The training state, of which only shapes (devices, ...) and dtypes matter.
+    shapes: The shapes and dtypes of the training state on one device.
     constants: The task's constants, such as the weights of a teacher, replicated.
     batch: This process's share of a batch, of which only shapes and dtypes matter.
     steps: The largest number of steps in one dispatch.
     options: The compiler options.
   """
+  state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), shapes)
   rows = parallel.split_steps([batch], steps)
   rates = parallel.replicate(Rates.create())
   arguments = (state, rates, constants, rows, parallel.number(1), parallel.number(0))

@@ -90,7 +90,7 @@ class Experiment(settle.Settled):
 
   def once(self, name: str, make: Callable[[], Any]) -> Any:
     """Returns a result that runs with equal keys share, see `sharing.once`."""
-    return sharing.once((self.key, name), make)
+    return sharing.once(lambda: (self.key, name), make)
 
   def listing(self) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which an error lists all examples that cannot be read."""
@@ -254,7 +254,7 @@ def make_experiment(
     schedule = make_schedule(settings.schedule, total, steps_per_epoch)
     return _trace_step(settings, task, schedule, constants)
 
-  step, shapes = sharing.once((key, "step"), trace_step)
+  step, shapes = sharing.once(lambda: (key, "step"), trace_step)
   if not is_trial:
     constants = constants | load_constants(task, settings, source.info)
   rates = Rates.create(fields.seed_of(settings, "data_seed"), settings.learning_rate)

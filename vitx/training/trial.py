@@ -82,9 +82,8 @@ def compile_dispatch(settings: RunSettings, steps: int) -> Dispatch:
   step = dataclasses.replace(step, axis=parallel.AXIS)
   constants = parallel.replicate(blank_constants(step.task))
   batch = draw(batch_shapes(step.task, settings.batch_size // jax.process_count()))
-  placed = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), state)
   program = compilation.compile_program(
-    step, placed, constants, batch, steps, options=compilation.choose_options(settings)
+    step, state, constants, batch, steps, options=compilation.choose_options(settings)
   )
   return Dispatch(program, constants, batch)
 
