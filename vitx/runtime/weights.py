@@ -86,7 +86,7 @@ def load_constants(task: Task, settings: RunSettings, info: DatasetInfo) -> dict
 
 def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   """Returns a teacher's variables with its heads' columns in the order of the run's classes."""
-  if info.class_names is None:
+  if info.class_names is None or not teacher.needs_head:
     return loaded.variables
   known = loaded.class_names if loaded.knows_class_names else None
   indices = find_in_weights(info, teacher.source, known, len(loaded.class_names))
@@ -113,7 +113,8 @@ def check_teacher(teacher: Teacher, settings: RunSettings, phase: Any = None) ->
     variables = {"params": state.params, **state.model_state}
     tree.check_match(tree.name_leaves(variables), shapes, f"task.teacher={teacher.source!r}")
   elif is_weights(teacher.source):
-    fit = Fit(network=teacher.model, layout=find_layout(teacher), new_head=False)
+    layout, needs_head = find_layout(teacher), teacher.needs_head
+    fit = Fit(network=teacher.model, layout=layout, new_head=not needs_head)
     check_weights(teacher.source, shapes, fit)
   else:
     _check_data(teacher, read_run_settings(teacher.source), settings)
@@ -133,6 +134,10 @@ def _check_data(teacher: Teacher, teacher_run: RunSettings, settings: RunSetting
 def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   """Returns a teacher's variables from a file of published weights."""
   variables = jax.jit(lambda key: init_variables(teacher, key))(jax.random.key(0))
-  layout, match = find_layout(teacher), _make_finder(info, teacher.source)
-  fit = Fit(network=teacher.model, layout=layout, new_head=False, match_classes=match)
+  fit = Fit(
+    network=teacher.model,
+    layout=find_layout(teacher),
+    new_head=not teacher.needs_head,
+    match_classes=_make_finder(info, teacher.source) if teacher.needs_head else None,
+  )
   return initial_variables(teacher.source, variables, fit)

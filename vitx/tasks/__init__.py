@@ -10,6 +10,7 @@ from vitx.tasks.base import Task as Task
 
 TASKS = Table(
   "vitx.tasks",
+  alignment="alignment:Alignment",
   classification="classification:Classification",
   density="density:Density",
   distillation="distillation:Distillation",

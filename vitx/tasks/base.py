@@ -40,12 +40,15 @@ class Teacher:
     input_spec: The shape and dtype of the network's input, for a batch of one example.
     agree: The fields of `config.data` that must equal those of the teacher's own run, so that the
       teacher's inputs are prepared as in its training.
+    needs_head: Whether the loss reads the teacher's logits. If not, the teacher may have other
+      classes than the run, and its file may lack the head.
   """
 
   source: str
   model: nn.Module
   input_spec: jax.ShapeDtypeStruct
   agree: tuple[str, ...] = ()
+  needs_head: bool = True
 
 
 class Task(Protocol):

@@ -128,23 +128,18 @@ class Distillation(Classification):
       attention=attention_weight,
       basis_l1=basis_l1,
     )
-    if teacher_model is None:
-      raise ConfigError(
-        f"task.teacher={teacher!r} does not describe its network; name a workdir, or set"
-        " task.teacher_model to the teacher's config.model."
-      )
     if not any(weights.values()):
       raise ConfigError(
         "every weight of task.name='distillation' is zero; set task.class_weight=1."
       )
     task = super().from_config(config, label_smoothing=label_smoothing)
-    network = model_from_config(teacher_model)
+    source = make_teacher(teacher, teacher_model, task.input_spec)
     if token_weight:
-      _check_places(task.model, "model")
-      _check_places(network, "task.teacher_model")
+      check_places(task.model, "model", "task.token_weight")
+      check_places(source.model, "task.teacher_model", "task.token_weight")
     return dataclasses.replace(
       task,
-      teacher=Teacher(teacher, network, task.input_spec, SEEN),
+      teacher=source,
       weights=weights,
       temperature=temperature,
       basis_l1_decay_steps=basis_l1_decay_steps,
@@ -264,11 +259,40 @@ class _Outputs:
     )
 
 
-def _check_places(network: Any, field: str) -> None:
-  """Checks that the last patch tokens of a network have places, unlike after merging."""
+def make_teacher(
+  source: str,
+  model: Mapping[str, Any] | None,
+  input_spec: jax.ShapeDtypeStruct,
+  *,
+  needs_head: bool = True,
+) -> Teacher:
+  """Returns a teacher that sees the images of the run.
+
+  Args:
+    source: A workdir or a file of weights.
+    model: The config of the teacher's network; it is `None` if nothing describes the network.
+    input_spec: The shape and dtype of the images, for a batch of one example.
+    needs_head: Whether the loss reads the teacher's logits.
+  """
+  if model is None:
+    raise ConfigError(
+      f"task.teacher={source!r} does not describe its network; name a workdir, or set"
+      " task.teacher_model to the teacher's config.model."
+    )
+  return Teacher(source, model_from_config(model), input_spec, SEEN, needs_head)
+
+
+def check_places(network: Any, field: str, compared_by: str) -> None:
+  """Checks that the patch tokens of a network have places, unlike after merging.
+
+  Args:
+    network: The network.
+    field: The field of the config that describes the network.
+    compared_by: The field by which the tokens of two networks are compared.
+  """
   reduction = getattr(network, "token_reduction", lambda: None)()  # a user's network may have none
   if reduction is not None and reduction.layers and not reduction.keeps_places:
     raise ConfigError(
-      f"task.token_weight compares the patch tokens at equal places, which {field}.token_reduction"
-      f" drops; use {field}.token_reduction='none' or 'zeroed', or set task.token_weight=0."
+      f"{compared_by} compares the patch tokens at equal places, which {field}.token_reduction"
+      f" drops; use {field}.token_reduction='none' or 'zeroed', or leave {compared_by} out."
     )
