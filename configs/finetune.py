@@ -26,12 +26,22 @@ positions are resized, and any other mismatch is an error.
 The recipe for all but AugReg is ours, after BEiT's and MAE's: AdamW at a low rate that falls by a
 quarter from block to block towards the input, stochastic depth 0.1, 20 epochs.
 
+Any mixer may replace the backbone's mixer. Row `swap` does this with the network of `init_from`,
+which is a workdir, or weights that `vitx convert --list` shows; docs/swap.md explains it.
+
+python train.py --config configs/finetune.py:swap,init_from=runs/base,token_mixer=performer \\
+  --workdir runs/swapped
+
+Its data, augmentation, evaluation and batch size are those of the network's own config, its recipe
+is ours, at one rate for all blocks. In every row, the projections that both mixers have are loaded,
+other parameters of the new mixer are new, and `swap.align=attention` (or `features`) adds a phase
+`align` before the phase `tune`: without labels, each mixer (or block) learns the outputs of the old
+one, for 5 epochs unless `phases.align.duration=` says otherwise.
+
 Ours: not yet run. The data set is CIFAR-10 at 224 pixels unless `dataset=` names another; the
 sources print figures for other sizes and recipes, so none is quoted. Images are normalized as in
 the backbone's training. Gray images need their own mean and standard deviation,
-`dataset=mnist,data.mean=None,data.std=None`; the first convolution is summed over the colors. Any
-mixer may replace the backbone's mixer; the projections that both mixers have are loaded:
-`token_mixer=linformer,init_from_except=('.*_slots',)`.
+`dataset=mnist,data.mean=None,data.std=None`; the first convolution is summed over the colors.
 
   @article{steiner2022train,
     title   = {How to Train Your {ViT}? Data, Augmentation, and Regularization in Vision
@@ -65,7 +75,14 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.config import default_config, parse_arg, with_overrides, with_source_facts
+from vitx.config import (
+  default_config,
+  load_base,
+  parse_arg,
+  take_override,
+  with_overrides,
+  with_source_facts,
+)
 
 WIDTHS = {"ti": 192, "s": 384, "b": 768}  # All backbones have depth 12 and heads of width 64.
 # The names of the published files.
@@ -84,7 +101,9 @@ FILES = {
   "dinov3_b": "dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth",
   "siglip2_b": "timm:vit_base_patch16_siglip_224.v2_webli",
 }
-ROWS = tuple(FILES)
+SWAP = "timm:deit_small_patch16_224.fb_in1k"  # the network of the row `swap`, unless set
+ROWS = (*FILES, "swap")
+ALIGNMENTS = ("none", "attention", "features")
 # The (mean, std) of the pixels in the backbones' training.
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -93,7 +112,33 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,field=value,...`; the row defaults to "deit_s"."""
   row, overrides = parse_arg(arg, ROWS, default="deit_s")
+  align, overrides = take_override(overrides, "swap.align", ALIGNMENTS)
   config = default_config()
+  if row == "swap":
+    _follow_base(config, overrides)
+  else:
+    _follow_row(config, row)
+  base = config.model.to_dict()
+  if _find_source(overrides):  # the classes are those of the other data set
+    config.model = ConfigDict({key: x for key, x in base.items() if key != "num_classes"})
+  config = with_overrides(config, overrides)
+  if config.model.token_mixer.to_dict() != base["token_mixer"] and not config.init_from_except:
+    config.init_from_except = (".*/token_mixer/.*",)
+  if align != "none":
+    config.phases = ConfigDict({"align": {}, "tune": {}} | config.phases.to_dict())
+    _align(config, align, base)
+  return with_source_facts(config, "cifar10", num_classes=10)
+
+
+def list_beside(arg: str | None) -> dict[str, str]:
+  """Returns the arguments of the networks that `vitx plan` shows beside a swap, by their titles."""
+  row, overrides = parse_arg(arg, ROWS, default="deit_s")
+  mixer, overrides = take_override(overrides, "token_mixer")
+  _, overrides = take_override(overrides, "swap.align", ALIGNMENTS)
+  return {"base": f"{row},{overrides}".rstrip(",")} if mixer else {}
+
+
+def _follow_row(config: ConfigDict, row: str) -> None:
   config.model = ConfigDict(make_model(row))
   config.init_from = FILES[row]
   config.data.source = "cifar10"
@@ -109,8 +154,45 @@ def get_config(arg: str | None = None) -> ConfigDict:
     _follow_augreg(config)
   else:
     _follow_beit(config)
-  config = with_overrides(config, overrides)
-  return with_source_facts(config, "cifar10", num_classes=10)
+
+
+def _follow_base(config: ConfigDict, overrides: str) -> None:
+  """Takes network, data, augmentation and evaluation from the config of the initial weights."""
+  config.init_from = take_override(overrides, "init_from")[0] or SWAP
+  base = load_base(config.init_from)
+  _follow_beit(config)
+  config.layer_decay = 1.0  # the new mixers of the first blocks have as much to learn
+  config.batch_size = base.batch_size
+  config.model = ConfigDict(base.model.to_dict())
+  config.augment.update(base.augment.to_dict())
+  config.evaluation.update(base.evaluation.to_dict())
+  data = base.data.to_dict()
+  seen = ("image_size", "channels", "mean", "std") if _find_source(overrides) else tuple(data)
+  config.data.update({field: data[field] for field in seen})
+
+
+def _find_source(overrides: str) -> str:
+  """Returns the data set that overrides name, or ""."""
+  return take_override(overrides, "dataset")[0] or take_override(overrides, "data.source")[0]
+
+
+def _align(config: ConfigDict, target: str, base: dict[str, Any]) -> None:
+  """Completes the phase that aligns the layers with those of the network `base`."""
+  old = {field: base.get(field) for field in ("token_mixer", "num_classes")}
+  task = {
+    "name": "alignment",
+    "target": target,
+    "teacher": config.init_from,
+    "teacher_model": config.model.to_dict() | old,
+  }
+  # Without weight decay, parameters on which the error does not depend keep their values.
+  changes = {
+    "task": task,
+    "duration": "5 epochs",
+    "learning_rate": 1e-3,
+    "optimizer": {"weight_decay": 0.0},
+  }
+  config.phases.align = ConfigDict(changes | config.phases.align.to_dict())
 
 
 def make_model(row: str) -> dict[str, Any]:

@@ -94,6 +94,10 @@ SHORT = {
     {"VITX_STEPS": "2", "VITX_DEPTH": "1"},
     ("digits_keep_0.25", f"digits_keep_0.25,{PLAIN}"),
   ),
+  "swap": (
+    {"VITX_MIXERS": "softmax,performer", "VITX_SEEDS": "1", "VITX_STEPS": "4"},
+    ("log_every=20", f"log_every=20,{PLAIN}"),
+  ),
   "train": (
     {"VITX_DURATION": "6 steps"},
     (TRAIN, f"{STILL}; config.schedule.warmup, config.model.depth = '2 steps', 1; {TRAIN}"),
@@ -106,6 +110,7 @@ PICTURES = {
   "density": ("watch", "past"),
   "evaluate_checkpoint": ("predict", "maps", "side", "weights"),
   "sparsifiner": ("masks", "basis"),
+  "swap": ("errors",),
   "train": ("train", "evaluate", "predict", "attention", "folder", "folder-use"),
 }
 # Statements that are executed after the last cell of a notebook.
@@ -123,6 +128,7 @@ assert products["query_key"].shape == (1, 4, 64, 64)""",
   "sparsifiner": """
 kept = [line.split(",") for line in table.read_text().splitlines()]
 assert figures["examples"] == 359 and float(dict(zip(*kept))["kept_keys"]) == 17""",
+  "swap": "assert len(errors) == 1 and 0 < errors[0] < 10",
   "train": """
 assert figures["examples"] == 359 and own_figures["examples"] == 6
 assert set(own_prediction.classes) <= set(own_figures["class_names"])""",

@@ -90,6 +90,14 @@ def test_each_phase_is_a_row(file, capsys):
   assert {row["published_parameters"] for row in rows.values()} == {"4,242"}
 
 
+def test_a_config_names_rows_that_are_shown_beside_one_row(file, capsys):
+  more = 'def list_beside(arg): return {"base": arg.replace("two", "one")}'
+  Path(file).write_text(f"{CONFIG}\n{more}\n")
+  assert main(["plan", "--config", f"{file}:two", "--no-compile"]) == 0
+  rows = [line.split(" | ")[:2] for line in capsys.readouterr().out.splitlines()]
+  assert ["| base", f"{parameters(1):,}"] in rows and ["| two", f"{parameters(2):,}"] in rows
+
+
 def test_a_row_that_fails_says_why(file, capsys):
   out = counted(capsys, "--config", f"{file}:data.image_size=10", "--all")
   assert list(cells(out)) == ["one", "two"]

@@ -6,10 +6,12 @@ from configs import finetune, imagenet
 from tests.configs.test_vix_rows import count_by_layers
 from tests.interop.published import FILES, begin
 from tests.slow import all_but
-from vitx.config import with_overrides
+from vitx.checkpoints import workdir as wd
+from vitx.config import ConfigError, load_base, with_overrides
 from vitx.models import model_from_config, token_layout
 from vitx.ops.layout import TokenLayout
 from vitx.tasks.settle import complete_config
+from vitx.training.phases import split_phases
 
 # Parameters of the backbone, with DINOv2's token for a hidden patch, as its authors count.
 BACKBONES = {"dinov2_s": 22_056_576, "dinov2_b": 86_580_480}
@@ -88,3 +90,40 @@ def test_a_tiny_tower_begins_from_a_file(row, file, tmp_path, capsys):
   expected = ["params/stem/embed/kernel", "params/head/bias", "params/head/kernel"]
   positions = ["params/posemb/table"] if row == "siglip2_b" else []
   assert sorted(printed) == sorted([*expected, *positions])
+
+
+@pytest.fixture
+def base(tmp_path):
+  """A workdir with the config of a ViT on gray digits, of which the row `swap` reads no more."""
+  settings = complete_config(tiny("dinov2_s", "timm_dinov2"))
+  wd.write_json(str(tmp_path), "config.json", wd.to_plain(settings))
+  return tmp_path
+
+
+def test_a_swap_has_the_network_and_the_data_of_its_base(base):
+  swap = f"swap,init_from={base},token_mixer=performer,swap.align=attention"
+  config, old = finetune.get_config(f"{swap},phases.align.duration=7"), load_base(str(base))
+  assert config.model.to_dict() == old.model.to_dict() | {"token_mixer": {"name": "performer"}}
+  assert config.data.to_dict() == old.data.to_dict() and config.batch_size == old.batch_size == 32
+  align, tune = split_phases(config, "there").values()
+  teacher = align.task.teacher_model
+  assert (align.task.teacher, teacher.token_mixer.name) == (str(base), "softmax")
+  assert teacher.num_classes == 10 and (align.duration, align.init_from) == ("7", str(base))
+  assert (align.optimizer.weight_decay, tune.optimizer.weight_decay) == (0.0, 0.05)
+  assert tune.task.name == "classification" and tune.init_from == "there/align"
+  other = finetune.get_config(f"{swap},dataset=cifar10")
+  assert other.data.mean == old.data.mean and other.data.decode_size is None
+  assert finetune.list_beside(swap) == {"base": f"swap,init_from={base}"}
+  assert not finetune.list_beside(f"swap,init_from={base}")
+
+
+def test_a_swap_of_published_weights_has_their_network():
+  config = finetune.get_config("swap,init_from=timm:deit_tiny_patch16_224,token_mixer=fnet")
+  deit = imagenet.get_config("deit_ti").model.to_dict()
+  assert config.model.to_dict() == deit | {"token_mixer": {"name": "fnet"}}
+  assert config.init_from_except == (".*/token_mixer/.*",)
+
+
+def test_a_file_that_does_not_describe_its_network_needs_a_row():
+  with pytest.raises(ConfigError, match=r"take the row of its backbone"):
+    finetune.get_config(f"swap,init_from={FILES['timm_vit']}")

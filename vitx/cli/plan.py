@@ -8,7 +8,8 @@
 
 A row is a named variant of a config file. Each row is printed as soon as it is measured, beside the
 figures that the config quotes from its paper. A row that trains in phases becomes one row for each
-phase, ROW/PHASE.
+phase, ROW/PHASE. If `configs/finetune.py` replaces the attention of a network, the row `base` is the
+network before.
 
 Parameters are counted in two ways: all of them, and those that torchsummary counts, because several
 papers print its number. Operations are those of the forward pass of one example; a multiply-add
@@ -147,6 +148,9 @@ def run(config: str, **arguments: Any) -> None:
   options = argparse.Namespace(**arguments)
   texts, path = find_texts(config, options.rows, options.whole), split_text(config)[0]
   defined: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
+  if len(texts) == 1 and "list_beside" in defined:
+    beside = defined["list_beside"](split_text(*texts.values())[1])
+    texts = {title: join_text(f"{path}:{arg}", []) for title, arg in beside.items()} | texts
   loaded: dict[str, Mapping[str, Any]] = {}
   for title, text in texts.items():
     parts = phases.split_phases(load_config(text), "")

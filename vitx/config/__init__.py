@@ -6,6 +6,7 @@ config file begins with `default_config()`, sets some fields, and ends with `wit
 
 from vitx.config.errors import ConfigError
 from vitx.config.fields import default_config
+from vitx.config.loader import load_base
 from vitx.config.overrides import parse_arg, take_override, with_overrides, with_source_facts
 from vitx.config.registry import Names
 
@@ -13,6 +14,7 @@ __all__ = [
   "ConfigError",
   "Names",
   "default_config",
+  "load_base",
   "parse_arg",
   "take_override",
   "with_overrides",

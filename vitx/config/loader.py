@@ -88,6 +88,18 @@ def load_config(text: str | Path) -> ConfigDict:
     raise ConfigError(" ".join(str(error).split())) from error
 
 
+def load_base(source: str) -> ConfigDict:
+  """Returns the config of the network whose weights `init_from=source` names.
+
+  Args:
+    source: A workdir, a repository that vitx wrote, or weights that `vitx convert --list` shows.
+
+  Raises:
+    ConfigError: The source does not describe its network, or cannot be read.
+  """
+  return registry.import_name("vitx.interop.published:find_config")(source)
+
+
 def open_config(path: str) -> dict[str, Any]:
   """Executes a config file and returns its global names, `get_config` among them."""
   file = find(path)

@@ -10,7 +10,11 @@ import hashlib
 import re
 from pathlib import Path
 
-from vitx.config.errors import ConfigError
+from ml_collections import ConfigDict
+
+from vitx.config.errors import ConfigError, naming
+from vitx.config.loader import load_config
+from vitx.config.settings import to_config
 from vitx.interop import hub
 
 # Writers of PyTorch's files end a name with the first digits of the file's SHA-256.
@@ -89,6 +93,29 @@ def look_up(source: str) -> PublishedWeights | None:
     name = f"timm:{hub.split(source)[0].removeprefix('timm/')}"
     return next((x for x in WEIGHTS if name in (x.name, x.name.partition(".")[0])), None)
   return next((x for x in WEIGHTS if Path(source).name == x.file), None)
+
+
+def find_config(source: str) -> ConfigDict:
+  """Returns the config of the network with given weights.
+
+  Args:
+    source: Weights of `WEIGHTS`, a workdir, or a repository that vitx wrote.
+
+  Raises:
+    ConfigError: The source is none of these.
+  """
+  known = look_up(source)
+  if known is not None:
+    return load_config(known.row)
+  from vitx.interop.repository import is_weights, read_run_settings
+
+  if is_weights(source):
+    raise ConfigError(
+      f"init_from={source!r} does not describe its network; take the row of its backbone, such as"
+      " deit_s, in place of swap."
+    )
+  with naming(f"init_from={source!r}"):
+    return to_config(read_run_settings(source))
 
 
 def check_digest(path: str) -> None:

@@ -1,7 +1,7 @@
 """Transfer of a trained network's parameters to a new network by name, with a report."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,12 +48,20 @@ class Report:
     for field in dataclasses.fields(self)[:-1]:
       names = getattr(self, field.name)
       rows.append(f"{field.name:<8}{len(names):>6}")
+      if field.name == "loaded" and (parts := _list_mixer_parts(names)):
+        rows[-1] += f"  among them, of the token mixers: {', '.join(parts)}"
       # Loaded parameters are the rule; only the exceptions get a line each.
       lines = [] if field.name == "loaded" else [f"  {n}  {x}".rstrip() for n, x in names.items()]
       if (self.sizes or field.name == "ignored") and len(lines) > LISTED:
         lines[LISTED:] = [f"  and {len(lines) - LISTED} more"]
       rows += lines
     return "\n".join(rows)
+
+
+def _list_mixer_parts(loaded: Iterable[str]) -> list[str]:
+  """Returns the names of the parts of token mixers that have loaded parameters, such as "query"."""
+  paths = (name.partition(f"/{names.TOKEN_MIXER}/")[2] for name in loaded)
+  return sorted({path.partition("/")[0] for path in paths if path})
 
 
 def describe_sizes(sizes: Mapping[str, tuple[int, int]]) -> str:
