@@ -1,6 +1,8 @@
 """`vitx config` prints every field with its default; its output is the config of the same run."""
 
 import json
+import subprocess
+import sys
 
 import jax
 import pytest
@@ -52,16 +54,26 @@ def test_flags_and_overrides_are_applied(capsys):
   assert tree["optimizer"]["b1"] == 0.9 and "learning_rate" not in tree["optimizer"]
 
 
-def test_a_config_is_completed_again_only_if_its_code_may_differ(capsys, tmp_path, monkeypatch):
+def test_records_of_choices_are_made_again_only_if_code_may_differ(capsys, tmp_path, monkeypatch):
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-  shipped, other = ["digits:fnet"], ["digits:fnet,optimizer=optax:lion"]
-  whole = printed(capsys, *shipped)
-  assert printed(capsys, *other) != whole
-  monkeypatch.setattr("vitx.config.describe.complete", lambda config: {})
-  assert printed(capsys, *shipped) == whole
-  assert printed(capsys, *other) == "{}\n"  # a name of code that is not ours
+  whole = printed(capsys, "digits:fnet")
+  monkeypatch.setattr("vitx.cli.config.record_all", dict)
+  assert printed(capsys, "digits:fnet") == whole
+  (records,) = (tmp_path / "vitx").iterdir()
+  assert "model.token_mixer=xcit" in json.loads(records.read_bytes())["records"]
   monkeypatch.setattr("vitx.cli.config.version", lambda package: "another")
-  assert printed(capsys, *shipped) == "{}\n"
+  assert printed(capsys, "digits:fnet") == whole  # of modules
+  assert not json.loads(records.read_bytes())["records"]
+
+
+def test_a_config_is_read_without_jax(capsys, tmp_path, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+  text = "finetune:dinov3_s,token_mixer=bigbird,token_mixer.block=4,model.norm.epsilon=1e-3"
+  whole = printed(capsys, text)
+  code = f"import sys; from vitx.cli.main import main; main({['config', text]!r})"
+  code += "; assert not {'jax', 'flax', 'optax'} & set(sys.modules)"
+  command = [sys.executable, "-c", code]
+  assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == whole
 
 
 ROWS = [

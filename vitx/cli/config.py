@@ -8,24 +8,21 @@ is chosen by name, the names that ship with vitx) and its meaning.
 
 import argparse
 import contextlib
-import hashlib
 import json
-import re
 import shutil
 import textwrap
 from collections.abc import Mapping
 from importlib.metadata import version
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitx.analysis.tables import lay_out
 from vitx.cli.flags import CONFIG, add_trust
+from vitx.config.choices import known, record_all
+from vitx.config.describe import Description, complete, describe
 from vitx.config.loader import load_config
 from vitx.data.cache import cache_directory
-
-if TYPE_CHECKING:
-  from vitx.config.describe import Description
 
 TAKES = 40  # the width of the column of types and names
 
@@ -39,38 +36,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(config: str, explain: bool) -> None:
   """Prints the config as JSON, or as a table of its fields if `explain` is set."""
-  loaded = load_config(config)
-  if not explain:
-    print(_complete(loaded))
-    return
-  from vitx.config.describe import describe
+  with known(_read_records()):
+    loaded = load_config(config)
+    if explain:
+      print(_table(describe(loaded)))
+    else:
+      print(json.dumps(complete(loaded), indent=2))
 
-  print(_table(describe(loaded)))
 
-
-def _complete(config: Any) -> str:
-  """Returns the whole config as JSON.
-
-  The fields of named choices are declared in modules that import JAX and optax, which takes
-  seconds. So the text is kept in vitx's cache, for as long as vitx's code and optax do not change.
-  """
-  stated, files = repr(config.to_dict()), sorted(Path(__file__).parents[1].rglob("*.py"))
-  code = [(str(file), file.stat().st_mtime_ns) for file in files]
-  key = repr((stated, code, version("optax"))).encode()
-  path = cache_directory() / "configs" / hashlib.sha256(key).hexdigest()
-  with contextlib.suppress(OSError):
-    return path.read_text()
-  from vitx.config.describe import complete
+def _read_records() -> dict[str, Any]:
+  """Returns the records of all choices, which vitx's cache keeps until vitx or optax changes."""
+  files = sorted(Path(__file__).parents[1].rglob("*.py"))
+  code = [[str(file), file.stat().st_mtime_ns] for file in files]
+  path, key = cache_directory() / "choices.json", [*code, version("optax")]
+  with contextlib.suppress(OSError, ValueError):
+    stored = json.loads(path.read_bytes())
+    if stored["key"] == key:
+      return stored["records"]
   from vitx.files import replace_text
 
-  text = json.dumps(complete(config), indent=2)
-  if not re.search(r"['\"][\w.]+:\w", stated):  # a name of the user's own code, which may change
-    with contextlib.suppress(OSError):  # such as a full disk
-      replace_text(path, text)
-  return text
+  records = record_all()
+  with contextlib.suppress(OSError):  # such as a full disk
+    replace_text(path, json.dumps({"key": key, "records": records}))
+  return records
 
 
-def _table(fields: "Mapping[str, Description]") -> str:
+def _table(fields: Mapping[str, Description]) -> str:
   """Returns a table of fields as text, with the meanings wrapped to the terminal's width."""
   rows = [("field", "value", "takes", "meaning")]
   rows += [(path, _short(field.value), field.kind, field.meaning) for path, field in fields.items()]

@@ -8,8 +8,8 @@
 
 A row is a named variant of a config file. Each row is printed as soon as it is measured, beside the
 figures that the config quotes from its paper. A row that trains in phases becomes one row for each
-phase, ROW/PHASE. If `configs/finetune.py` replaces the attention of a network, the row `base` is the
-network before.
+phase, ROW/PHASE. If `configs/finetune.py` replaces the attention of a network, the row `base` is
+the network before.
 
 Parameters are counted in two ways: all of them, and those that torchsummary counts, because several
 papers print its number. Operations are those of the forward pass of one example; a multiply-add

@@ -9,12 +9,12 @@ value of any other field is a Python literal.
 import ast
 import copy
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from vitx.config import fields, registry
+from vitx.config import choices, fields, registry
 from vitx.config.checks import base_types, check_value
 from vitx.config.errors import ConfigError, listing, nearest
 
@@ -139,7 +139,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
     if isinstance(node.get(key), str) and "name" in node and key != "name":
       _replace(node, key, ConfigDict({"name": node[key]}))  # a bare name becomes a dict
     if parents[:depth] == ["model"] and node.get(key) is None and (part := _find_part(config, key)):
-      _replace(node, key, ConfigDict(registry.fields_of(part[1])))
+      _replace(node, key, ConfigDict(registry.fields_of(part[0])))
     if not isinstance(node.get(key), ConfigDict):
       raise ValueError(_unknown(".".join(parents[: depth + 1]), node))
     node = node[key]
@@ -214,8 +214,8 @@ def _read(config: ConfigDict, path: str, text: str) -> Any:
     return tuple(name.strip() for name in names.split(",") if name.strip())
   if value is None or isinstance(value, str | dict):
     return value
-  kinds = base_types(_kind_of(config, path))
-  return text if str in kinds and type(value) not in kinds else value
+  kinds = _list_types(config, path)
+  return text if "str" in kinds and type(value).__name__ not in kinds else value
 
 
 def _parse(text: str) -> Any:
@@ -226,37 +226,35 @@ def _parse(text: str) -> Any:
     return text
 
 
-def _kind_of(config: ConfigDict, path: str) -> Any:
-  """Returns the declared type of a field, or the type of its value if it is undeclared."""
+def _list_types(config: ConfigDict, path: str) -> Collection[str]:
+  """Returns the names of a field's declared types, or of the type of an undeclared value."""
   if path.startswith("phases."):
     path = path.split(".", 2)[-1]
   known = fields.declarations()
   if path in known:
-    return known[path].type
+    return {kind.__name__ for kind in base_types(known[path].type)}
   head, _, name = path.partition(".")
   old = fields.find(config, path)
   if "." not in name and (old is fields.MISSING or isinstance(old, str | None)):
-    entry = _find_entry(config, head)
-    options = registry.options(registry.function_of(entry)) if entry else {}
-    return options[name].annotation if name in options else type(old)
-  return type(old)
+    field = (_find_choice(config, head) or {"fields": {}})["fields"].get(name)
+    if field:
+      return field["types"]
+  return {type(old).__name__}
 
 
-def _find_entry(config: ConfigDict, head: str) -> Any:
-  """Returns the class or function of a choice, such as "optimizer"; None for the user's own code.
+def _find_choice(config: ConfigDict, head: str) -> choices.ChoiceRecord | None:
+  """Returns the record of a choice, such as "optimizer"; None for the user's own code.
 
   The user's code is not run while a config is read.
   """
   is_choice = head in fields.named_choices()
   name = registry.fields_of(config[head]).get("name") if is_choice else None
-  if not isinstance(name, str) or ":" in name:
-    return None
-  return registry.lookup(registry.table_of(head), name, f"{head}.name")
+  return choices.find(head, name) if isinstance(name, str) and ":" not in name else None
 
 
-def _find_part(config: ConfigDict, field: str) -> tuple | None:
-  """Returns the table, the default and the hidden fields of a part of the model, such as "norm"."""
-  return getattr(_find_entry(config, "model"), "PARTS", {}).get(field)
+def _find_part(config: ConfigDict, field: str) -> Sequence | None:
+  """Returns the default and the hidden fields of a part of the model, such as "norm"."""
+  return (_find_choice(config, "model") or {"parts": {}})["parts"].get(field)
 
 
 def split(text: str) -> list[str]:

@@ -9,8 +9,7 @@ import dataclasses
 import hashlib
 import re
 from pathlib import Path
-
-from ml_collections import ConfigDict
+from typing import Any
 
 from vitx.config.errors import ConfigError, naming
 from vitx.config.loader import load_config
@@ -95,7 +94,7 @@ def look_up(source: str) -> PublishedWeights | None:
   return next((x for x in WEIGHTS if Path(source).name == x.file), None)
 
 
-def find_config(source: str) -> ConfigDict:
+def find_config(source: str) -> Any:
   """Returns the config of the network with given weights.
 
   Args:
