@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -18,6 +19,7 @@ from PIL import Image
 import vitx
 from tests import runs
 from tests.cli import density_models
+from tests.drawn import draw_variables
 from vitx.analysis.tables import format_figure
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
@@ -35,7 +37,7 @@ def color(loaded):
   data = {"data.channels": 3, "data.mean": (0.5, 0.4, 0.3), "data.std": (0.2, 0.3, 0.2)}
   changed = runs.change_settings(loaded, data)
   task = build_task(changed.settings)
-  variables = jax.jit(lambda key: init_variables(task, key))(jax.random.key(0))
+  variables = draw_variables(partial(init_variables, task))
   return dataclasses.replace(changed, task=task, variables=variables)
 
 

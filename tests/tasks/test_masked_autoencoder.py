@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests import runs
+from tests.drawn import draw_variables
 from tests.slow import all_but
 from vitx.attention import MIXERS
 from vitx.config.errors import ConfigError
@@ -144,7 +146,7 @@ def test_no_prediction_depends_on_a_masked_pixel(stem):
   images, other = random.normal(size=(2, 2, 16, 16, 1)).astype(np.float32)
   masked = np.stack([random.permutation(16) >= 4 for _ in range(2)])
   hidden = np.repeat(np.repeat(masked.reshape(2, 4, 4), 4, 1), 4, 2)[..., None]
-  variables = jax.jit(model.init)(jax.random.key(0), images)
+  variables = draw_variables(model.init, images)
   run = jax.jit(model.apply)
   output = run(variables, images, masked)
   np.testing.assert_array_equal(run(variables, np.where(hidden, other, images), masked), output)
@@ -158,7 +160,7 @@ def test_visible_tokens_keep_their_positions():
   images = np.ones((2, 16, 16, 1), np.float32)
   masked = np.ones((2, 16), bool)
   masked[0, :4] = masked[1, 8:12] = False
-  variables = jax.jit(model.init)(jax.random.key(0), images)
+  variables = draw_variables(model.init, images)
   table = np.zeros_like(variables["params"]["posemb"]["table"])
   run = jax.jit(lambda table: tokens_of(model, with_table(variables, table), images, masked))
   same = lambda a, b: np.allclose(a, b, atol=1e-5)  # noqa: E731
@@ -218,7 +220,7 @@ def test_a_mask_of_evaluation_follows_from_the_image_alone():
   image[5] = image[0]
   image[5, 0, 0] ^= 1  # one bit of one pixel
   batch = {"image": image, "mask": np.array([True] * 5 + [False])}
-  variables = jax.jit(lambda key: init_variables(task, key))(jax.random.key(0))
+  variables = draw_variables(partial(init_variables, task))
   evaluate = jax.jit(lambda batch: task.evaluate(variables["params"], {}, {}, batch))
   result = evaluate(batch)
   losses = np.asarray(result["rows"]["loss"])
