@@ -1,9 +1,12 @@
 """Stems: the sizes of their token grids, and the operations between their convolutions."""
 
+from functools import partial
+
 import jax
 import numpy as np
 import pytest
 
+from tests.drawn import draw_variables
 from vitx.blocks.stems import STEMS
 from vitx.config.errors import ConfigError
 
@@ -32,8 +35,8 @@ def test_stems_make_grids_of_these_sizes(fields, grid):
 def test_the_hybrid_stem_is_an_affine_map():
   """The hybrid stem has convolutions without activations, and so is an affine map."""
   stem = STEMS["hybrid"](width=6)
-  variables = jax.jit(stem.init)(jax.random.key(0), IMAGES)
-  apply = lambda x: stem.apply(variables, x)  # noqa: E731
+  variables = draw_variables(stem.init, IMAGES, scale=0.1)
+  apply = jax.jit(partial(stem.apply, variables))
   a, b = IMAGES[:1], IMAGES[1:]
   np.testing.assert_allclose(apply(a + b) - apply(b), apply(a) - apply(0 * a), atol=1e-5)
   assert set(variables["params"]["conv_2"]) == {"kernel", "bias"}

@@ -1,7 +1,7 @@
 """The alignment of a network's layers with those of a frozen network."""
 
 import dataclasses
-from functools import partial
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +28,12 @@ def network(**fields):
   return create_model("vit", num_classes=small.CLASSES, **sizes | fields)
 
 
-def make(target, student=None, teacher=None):
+@cache
+def make(target, student=None):
   """Returns a task, and the variables of the student and of the teacher."""
   base = small.task({})
   plain = {f.name: getattr(base, f.name) for f in dataclasses.fields(Classification)}
-  taught = Teacher("there", teacher or network(), base.input_spec, needs_head=False)
+  taught = Teacher("there", network(), base.input_spec, needs_head=False)
   fields = plain | {"model": student or network(token_mixer=MIXER)}
   task = Alignment(**fields, teacher=taught, target=target)
   ours, theirs = (
@@ -56,14 +57,13 @@ def differentiate(task, variables, teacher):
 def compute_errors(task, variables, teacher):
   """Returns the relative errors (L, B) of an evaluation, from the outputs that Flax captures."""
   images = task.model_inputs(BATCH)
-  apply = partial(
-    jax.jit(partial(task.teacher.model.apply, capture_intermediates=True), static_argnames="train"),
-    train=False,
-  )
-  theirs = apply(teacher, images)[1]["intermediates"]
-  ours = jax.jit(partial(task.model.apply, train=False, capture_intermediates=True))(
-    variables, images
-  )[1]["intermediates"]
+
+  def capture(model, variables):
+    apply = jax.jit(partial(model.apply, train=False, capture_intermediates=True))
+    return apply(variables, images)[1]["intermediates"]
+
+  theirs = capture(task.teacher.model, teacher)
+  ours = capture(task.model, variables) if task.target == "features" else None
   errors = []
   for layer in range(DEPTH):
     block, name = theirs[f"block_{layer}"], f"block_{layer}"
