@@ -60,6 +60,7 @@ def test_a_check_needs_kernels_equal_bits_and_numbers(monkeypatch):
   assert dense.passed and not dense._replace(share=math.nan).passed
 
 
+@pytest.mark.slow  # traces the gradients of all calls
 def test_every_checked_call_but_dense_ones_runs_the_kernels(monkeypatch):
   calls = record_kernels(monkeypatch)
   x = jax.ShapeDtypeStruct((2, gpu_check.LAYOUT.length, 4, 64), "bfloat16")

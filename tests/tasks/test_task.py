@@ -8,6 +8,7 @@ from flax import linen as nn
 from sklearn import metrics as reference
 
 from tests import runs
+from tests.slow import all_but
 from tests.training import small
 from vitx.checkpoints.load import Loaded, load
 from vitx.config.errors import ConfigError
@@ -139,6 +140,7 @@ MEASURED = {  # fields that are computed from examples, with two values each
   "masked_autoencoder,task.decoder_width=16,task.decoder_depth=1": PIXELS,
   f"distillation,{TEACHER}": PIXELS,
 }
+QUICK = f"classification,{FILLED}", "regression"
 
 
 def make_twins(name):
@@ -151,7 +153,7 @@ def make_twins(name):
   return [change(settings, {path: x[i] for path, x in fields.items()}) for i in range(2)]
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", all_but(*QUICK, of=MEASURED))
 def test_numbers_from_the_examples_are_no_part_of_the_programs(name):
   texts = []
   for settings in make_twins(name):
@@ -168,7 +170,7 @@ def test_numbers_from_the_examples_are_no_part_of_the_programs(name):
   assert texts[0] == texts[1]
 
 
-@pytest.mark.parametrize("name", MEASURED)
+@pytest.mark.parametrize("name", all_but(*QUICK, of=MEASURED))
 def test_numbers_of_the_constants_replace_those_of_the_task(name):
   task, other = map(build_task, make_twins(name))
   bound = bind(task, {"measured": measurements(other)})
