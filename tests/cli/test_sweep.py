@@ -38,6 +38,8 @@ from vitx.training import phases
 from vitx.training.failures import NonFiniteError
 from vitx.training.loop import Result
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 MINE = "tests.attention.third_party:CosineAttention"
 
 
@@ -434,7 +436,7 @@ def progress(workdir) -> int:
 
 
 @pytest.mark.slow  # two processes, each with an import and compilations
-@pytest.mark.usefixtures("shared_programs", "uncleared")
+@pytest.mark.usefixtures("uncleared")
 def test_a_killed_and_shared_sweep_gives_equal_results(tmp_path, monkeypatch, capsys):
   """A process is killed in one point; then this process ends it beside one that trains another."""
   assert main(command(tmp_path / "alone", tmp_path / "out")) == 0
@@ -465,7 +467,7 @@ def test_a_killed_and_shared_sweep_gives_equal_results(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.slow  # three processes, each with an import and compilations
-@pytest.mark.usefixtures("shared_programs", "uncleared")
+@pytest.mark.usefixtures("uncleared")
 def test_parallel_processes_stop_together_and_give_the_bits_of_one(tmp_path):
   """A signal comes when one has ended a point and the other has begun; this process ends all."""
   assert main([*command(tmp_path / "alone", tmp_path / "out"), "--seeds=3"]) == 0

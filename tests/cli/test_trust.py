@@ -27,6 +27,8 @@ from vitx.training.experiment import make_experiment
 from vitx.training.phases import check as check_phases
 from vitx.training.restore import check_beginning
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 # This module is beside the stranger's files, in the working directory; each file below names it.
 MODULE = """
 import pathlib
