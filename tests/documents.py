@@ -99,7 +99,7 @@ def named_files(page: str) -> set[str]:
 def shorten(words: list[str]) -> list[str]:
   """Returns a training command that ends after four steps of a small batch and a shallow model.
 
-  Images are not augmented.
+  Images are not augmented, and windows of texts are short.
   """
   from vitx.config import default_config
   from vitx.config.loader import load_config, split_text
@@ -113,6 +113,8 @@ def shorten(words: list[str]) -> list[str]:
   short |= {"evaluation.every": "4 steps", "checkpoint.every": "4 steps"}
   plain = default_config().augment.items()
   short |= {f"augment.{name}": value for name, value in plain if config.augment[name] != value}
+  if config.task.get("window"):
+    short["task.window"] = 32
   if "decoder_depth" in config.task:
     short["task.decoder_depth"] = 1
   if "teacher_model" in config.task:

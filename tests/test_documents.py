@@ -29,6 +29,7 @@ ELSEWHERE = (
   'vitx sweep --config "digits:duration=100',
   "vitx sweep --config configs/sparsifiner_small.py:digits_dense",
   'vitx sweep --config "configs/sparsifiner_small.py:digits_tuned',
+  'vitx sweep --config configs/digits.py --over "row',
   'vitx sweep --config configs/digits.py:softmax --over "learning',
   "vitx sweep --config configs/digits.py:softmax,data.folds=5",
   "vitx sweep --config configs/photos.py:from_scratch,dataset=folder:flowers,data.folds=5",
@@ -52,7 +53,7 @@ TABLES = (
 )
 TRAINING = ("train", "sweep", "reproduce")
 # Workdirs that the tiny run of all tests replaces, besides `runs/digits`.
-TRAINED = ("runs/cosine", "runs/large", "runs/rates")
+TRAINED = ("runs/cosine", "runs/large", "runs/mixers", "runs/rates")
 # Python blocks that plain `pytest` runs, without a trained run; `--all` runs whole pages.
 QUICK = (("README.md", 1), ("docs/mixers.md", 0), ("docs/training.md", 0))
 
@@ -183,7 +184,7 @@ def is_read(command, rest, page):
 
 
 @pytest.mark.slow  # trains several networks for few steps
-@pytest.mark.usefixtures("whole_runs", "place")
+@pytest.mark.usefixtures("whole_runs", "place", "shared_programs")
 @pytest.mark.parametrize("page", [page for page in PAGES if runs_here(page)])
 def test_a_page_runs_from_top_to_bottom(page, monkeypatch):
   # `test_third_party` keeps this mixer to the contract.
