@@ -12,6 +12,7 @@ from sklearn import metrics as reference
 
 import vitx
 from tests import programs, runs
+from tests.slow import all_but
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
 from vitx.config.settings import change
@@ -72,14 +73,7 @@ def config(task, table, *overrides):
   return runs.tiny(*fields, *overrides)
 
 
-@pytest.fixture(
-  scope="module",
-  params=[
-    "multilabel",
-    pytest.param("masked_autoencoder", marks=pytest.mark.slow),
-    pytest.param("regression", marks=pytest.mark.slow),
-  ],
-)
+@pytest.fixture(scope="module", params=all_but(of=TASKS))  # trains
 def run(request, table, tmp_path_factory):
   workdir = tmp_path_factory.mktemp(request.param)
   with jax.numpy_dtype_promotion("standard"), programs.shared():
