@@ -1,4 +1,4 @@
-"""CIFAR-10 from scratch: a baseline, the strongest small recipes known to us, and two CNNs.
+"""CIFAR-10 from scratch: a baseline, the strongest small recipes known to us, CNNs, a fast row.
 
 vitx prepare cifar10
 python train.py --config configs/cifar10.py --workdir runs/cifar10
@@ -18,6 +18,10 @@ The other rows, whose published figures are in `PUBLISHED` (ours: not yet run):
 - `resnet20 resnet56` (He et al. 2016) and `convmixer` (Trockman and Kolter 2022; width 256, depth
   8, patches of 2, kernels of 5; after the warm-up the rate falls linearly, while the authors' rate
   falls along two lines of different slope).
+- `fast`: 0.4 M parameters, for the best accuracy after minutes of two CPU cores. Whitened patches
+  of 2 x 2 pixels and alternating flips (Jordan 2024), three convolutions with batch
+  normalization, two blocks with softmax attention over 64 tokens, and Muon. `duration` sets its
+  length. Ours: not yet run.
 
   @article{hassani2021escaping,
     title   = {Escaping the Big Data Paradigm with Compact Transformers},
@@ -42,6 +46,12 @@ The other rows, whose published figures are in `PUBLISHED` (ours: not yet run):
     author    = {He, Kaiming and Zhang, Xiangyu and Ren, Shaoqing and Sun, Jian},
     booktitle = {IEEE Conference on Computer Vision and Pattern Recognition (CVPR)},
     year      = {2016}
+  }
+  @article{jordan2024cifar,
+    title   = {94% on CIFAR-10 in 3.29 Seconds on a Single GPU},
+    author  = {Jordan, Keller},
+    journal = {arXiv:2404.00498},
+    year    = {2024}
   }
   @article{trockman2022patches,
     title   = {Patches Are All You Need?},
@@ -71,7 +81,7 @@ COMPACT = {
   "cct_4_3x2": (128, 4, 2, 128, (64,)),
   "cct_7_3x1": (256, 7, 4, 512, ()),
 }
-ROWS = ("vit", *COMPACT, "vit_lite_7_4", "swin", "resnet20", "resnet56", "convmixer")
+ROWS = ("vit", *COMPACT, "vit_lite_7_4", "swin", "resnet20", "resnet56", "convmixer", "fast")
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
@@ -93,6 +103,8 @@ def get_config(arg: str | None = None) -> ConfigDict:
     _small_data(config)
   elif row == "convmixer":
     _convmixer(config)
+  elif row == "fast":
+    _fast(config)
   else:
     _residual(config)
   config = with_overrides(config, overrides)
@@ -114,6 +126,19 @@ def make_model(row: str) -> dict:
       num_heads=4,
       mlp_dim=256,
       stem=dict(name="conv", channels=(32, 64), strides=(1, 2), patch=2),
+      posemb="learned",
+      pool="mean",
+      token_mixer=dict(name="softmax"),
+    )
+  if row == "fast":
+    convolutions = dict(channels=(64, 64, 128), kernels=(3, 3, 3), strides=(2, 1, 2), patch=1)
+    return common | dict(
+      name="vit",
+      width=128,
+      depth=2,
+      num_heads=4,
+      mlp_dim=256,
+      stem=dict(name="normalized", whitening=2, **convolutions),
       posemb="learned",
       pool="mean",
       token_mixer=dict(name="softmax"),
@@ -203,3 +228,16 @@ def _convmixer(config: ConfigDict) -> None:
   config.optimizer.weight_decay = 0.005
   config.weight_decay_mask = "all"
   config.schedule = ConfigDict({"name": "linear", "warmup": "40 epochs"})
+
+
+def _fast(config: ConfigDict) -> None:
+  config.augment.hflip, config.augment.alternate_flips = 0.0, True
+  config.augment.pad_crop = 2
+  config.batch_size = 64
+  config.duration = "3 epochs"
+  config.freeze = ("stem/whitening/kernel",)
+  config.learning_rate = 2e-3
+  config.optimizer = ConfigDict({"name": "muon", "weight_decay": 0.05})
+  config.schedule = ConfigDict({"name": "linear", "warmup": "10%"})
+  config.task.label_smoothing = 0.1
+  config.evaluation.every = config.checkpoint.every = "100%"

@@ -117,7 +117,7 @@ def test_the_task_of_the_page_defines_eight_members_and_predicts_by_default():
   defined, members = (
     {name for name in {*vars(cls), *cls.__annotations__} if name[0] != "_"} for cls in (turns, Task)
   )
-  assert len(defined & members) == 8 and len(members) <= 23
+  assert len(defined & members) == 8 and len(members) <= 24
   rows = {"predicted": np.float32([0.3]), "features": np.zeros((1, 5))}
   columns = turns(None, 0.0).predictions((), {"angle": np.float32([0.1])}, rows)
   assert columns == {"angle": [0.1], "predicted": [0.3]}

@@ -23,6 +23,7 @@ IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
     ({"name": "hybrid", "channels": (), "kernel": 7, "strides": (4,)}, (2, 2)),
     ({"name": "shifted_patch", "patch": 2}, (4, 4)),
     ({"name": "cct"}, (2, 2)),
+    ({"name": "normalized", "strides": (2, 1, 1), "whitening": 3, "patch": 1}, (3, 3)),
     ({"name": "cct", "channels": (8, 8), "strides": (2, 1, 1), "pool_stride": 1}, (4, 4)),
   ],
 )

@@ -48,7 +48,7 @@ def assert_same(a, b):
 @pytest.mark.parametrize("start", [0, 3, 1000])
 def test_memory_and_stream_are_identical(varying, batch_size, start):
   held, streamed = (
-    make(drawn(varying=varying), batch_size=batch_size, memory=memory)
+    make(drawn(varying=varying), batch_size=batch_size, memory=memory, with_parity=varying)
     for memory in ("always", "never")
   )
   assert held.storage is not None and streamed.storage is None
@@ -73,6 +73,20 @@ def test_batches_follow_the_order_and_spread_repeated_examples(memory, repeats):
     np.testing.assert_array_equal(batch["index"], np.arange(12))
     partners = which.reshape(-1, 2)
     assert (partners[:, 0] == partners[:, 1]).sum() <= 1
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_the_parity_of_an_example_is_drawn_once_and_alternates_by_epoch(repeats):
+  source, parities = make(batch_size=12, repeats=repeats, with_parity=True), {}
+  for step, batch in enumerate(source.iterate(0, 37)):  # 12 epochs of 37 examples
+    positions = step * 12 + order.places(np.arange(12), 12, repeats)
+    for i, parity, epoch in zip(
+      batch["image"][:, 0, 0, 0], batch["parity"], positions // 37, strict=True
+    ):
+      parities.setdefault(i, set()).add((parity + epoch) % 2)
+  assert all(len(first) == 1 for first in parities.values())
+  assert 10 < sum(map(max, parities.values())) < 27
+  assert "parity" not in make().batch(0)
 
 
 @pytest.mark.parametrize("memory", ["always", "never"])

@@ -20,6 +20,7 @@ from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.workdir import read_config, to_plain
 from vitx.config.errors import ConfigError
 from vitx.data.dataset import DatasetInfo, spread
+from vitx.data.images.statistics import whiten
 from vitx.data.sources import open_source
 from vitx.interop.init_from import initial_variables
 from vitx.ops.implementation import current_rule
@@ -434,6 +435,23 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
   for x, y in zip(*(jax.tree.leaves(state[name]) for name in ("params", "ema")), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-8)
   assert runs.final_state(tmp_path)["step"] == 6
+
+
+@pytest.mark.slow  # compiles a network
+def test_a_frozen_whitening_comes_from_the_training_images_and_is_saved(tmp_path):
+  stem = "stem=normalized", "stem.channels=()", "stem.kernels=()", "stem.strides=()"
+  whitening = "stem.whitening=2", "stem.patch=3", "freeze=('stem/whitening/kernel',)"
+  small = "data.image_size=7", "duration=2 steps", "data.fraction=0.2", "schedule.warmup=0 steps"
+  config = runs.tiny(*stem, *whitening, *small)
+  loop.train(config, tmp_path)
+  experiment = make_experiment(config)
+  transform, train = experiment.task.transform(train=False), experiment.source.train
+  assert len(train) <= 500  # so that every image counts
+  images = np.stack([transform(train[i], None)["image"] for i in range(len(train))])
+  kernel = whiten(np.asarray(experiment.task.preprocess(images)), 2)
+  state = runs.final_state(tmp_path)
+  for params in (state["params"], state["ema"], load(tmp_path).variables["params"]):
+    np.testing.assert_allclose(params["stem"]["whitening"]["kernel"], kernel, rtol=1e-3, atol=1e-3)
 
 
 def test_weights_that_have_seen_validation_are_reported(finished_run, caplog):

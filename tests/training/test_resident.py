@@ -23,12 +23,15 @@ def open_batches(*overrides):
   return loop.make_experiment(runs.tiny(*overrides)).batches()
 
 
-@pytest.mark.parametrize("overrides", [(), ("data.repeats=2",), ("data.sampling=balanced",)])
+@pytest.mark.parametrize(
+  "overrides", [(), ("data.repeats=2",), ("data.sampling=balanced", "augment.alternate_flips=True")]
+)
 def test_batches_made_on_the_devices_are_those_that_are_sent(overrides):
   batches, steps, room = open_batches(*overrides), (38, 43), 7  # over the end of an epoch
   iterate, fill = resident.open_feed(batches, "always")
   named = list(iterate(*steps))
-  assert all(set(batch) == {"example", "index"} for batch in named)
+  numbers = {"index", "parity"} if len(overrides) == 2 else {"index"}
+  assert all(set(batch) == {"example", *numbers} for batch in named)
   arrays = fill(parallel.split_steps(named, room))
   expected = parallel.split_steps(list(batches.iterate(*steps)), room)
   assert set(arrays) == set(expected)

@@ -152,6 +152,7 @@ def test_a_deeper_model_has_the_same_program():
     (("optimizer=muon",), 0),
     (("optimizer=optax:lamb",), 0),
     (("layer_decay=0.9",), 0),
+    (("rates=(('head/.*',2.0),)",), 0),
     (("freeze=('block_0/.*',)",), 0),
   ],
 )

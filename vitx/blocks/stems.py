@@ -237,12 +237,18 @@ class NormalizedStem(nn.Module):
 
   This is LV-ViT's stem "4_2", which divides the sides of the image by 2 and then by 8.
 
+  `whitening=2` adds a first convolution of patches of 2 x 2 pixels, without padding. A new run sets
+  its kernel from the training images: the outputs are uncorrelated and have a variance of 1, and
+  each is there with both signs (Jordan 2024, arXiv 2404.00498, section 3.2). Its bias begins at 0.
+  `freeze=("stem/whitening/kernel",)` keeps the kernel.
+
   Attributes:
     width: The number of channels C of a token.
     channels: The output channels of each convolution.
     kernels: The side of each convolution's kernel; its input is padded by half of it.
     strides: The stride of each convolution.
     patch: The side of the patches of the last feature map.
+    whitening: The side of the patches that are whitened; 0 adds no convolution.
     dtype: The dtype of the computation; batch statistics are float32.
   """
 
@@ -251,12 +257,18 @@ class NormalizedStem(nn.Module):
   kernels: tuple[WindowSide, ...] = (7, 3, 3)
   strides: tuple[PositiveInt, ...] = (2, 1, 1)
   patch: PositiveInt = 8
+  whitening: Annotated[int, Range("[0, 7]")] = 0
   dtype: DTypeLike = jnp.float32
 
   @nn.compact
   def __call__(self, images: jax.Array, train: bool = False) -> jax.Array:
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
     x, settings = images, zip(self.channels, self.kernels, self.strides, strict=True)
+    if side := self.whitening:
+      whiten = square_convolution(
+        2 * side**2 * x.shape[-1], side, padding="VALID", dtype=self.dtype, name="whitening"
+      )
+      x = nn.relu(whiten(x))
     for i, (channels, kernel, stride) in enumerate(settings):
       fields = {"use_bias": False, "dtype": self.dtype, "name": f"conv_{i}"}
       conv = square_convolution(channels, kernel, stride, **fields)

@@ -179,6 +179,8 @@ class AugmentSettings(Settings):
     random_resized_crop: The (smallest, largest) share of the image's area in the crop; () is off.
       It excludes pad_crop.
     hflip: The probability of a flip from left to right.
+    alternate_flips: Whether an image is flipped from left to right in every other epoch; the first
+      epoch is drawn (Jordan 2024, section 3.6). It excludes hflip.
     vflip: The probability of a flip upside down.
     rotate: The largest angle in degrees, in either direction.
     color_jitter: The amounts of (brightness, contrast, saturation, hue); () is off.
@@ -201,6 +203,7 @@ class AugmentSettings(Settings):
   pad_crop: NonNegativeInt = declare(0, "padding")
   random_resized_crop: tuple[Share, ...] = declare((), "rrc", "scale")
   hflip: Probability = declare(0.0, "flip_lr", "horizontal_flip")
+  alternate_flips: bool = False
   vflip: Probability = declare(0.0, "flip_ud", "vertical_flip")
   rotate: Annotated[float, Range("[0, 180]")] = declare(0.0, "rotation", "degrees")
   color_jitter: tuple[NonNegative, ...] = declare((), "jitter")
@@ -289,6 +292,8 @@ class RunSettings(Settings):
       Sparsifiner's bases; all for every parameter.
     grad_clip_norm: The global norm to which the gradient is clipped; None is no clipping.
     layer_decay: The ratio of a block's learning rate to the next block's.
+    rates: Pairs of a pattern of names of parameters and the factor on their learning rate, such as
+      ("head/.*", 2.0); several factors on one parameter are multiplied.
     freeze: Patterns of the names of parameters that are not trained, such as "block_0/.*"; the
       running statistics of modules without other parameters are fixed too.
     ema_decay: The decay of the moving average of the parameters; 0 is off.
@@ -353,6 +358,7 @@ class RunSettings(Settings):
   )
   grad_clip_norm: Positive | None = declare(None, "clip_norm", "clip_grad", "max_grad_norm")
   layer_decay: Share = 1.0
+  rates: tuple[tuple[str, NonNegative], ...] = ()
   freeze: tuple[str, ...] = ()
   ema_decay: Rate = declare(0.0, "ema", "model_ema", "model_ema_decay")
   ema_warmup: bool = declare(True, "model_ema_warmup")

@@ -32,7 +32,8 @@ class TrainBatches:
 
   A batch has b = batch_size / process_count rows. Its arrays are those that the transform returns,
   stacked, and `index`, int32 (b,), the number of each row in the global batch. The device folds
-  this number into the keys of its random draws.
+  this number into the keys of its random draws. If the task asks for it, `parity`, int32 (b,), is 0
+  or 1 by turns in the epochs of an example, and drawn for its first.
 
   Args:
     examples: The training examples. The constructor reads all of them if `data.memory` keeps them.
@@ -43,6 +44,7 @@ class TrainBatches:
     seed: The data seed, for the order of the examples and the bits of the transform.
     process_index: The index of this process.
     process_count: The number of processes that share each batch.
+    with_parity: Whether batches have `parity`.
 
   Attributes:
     storage: The arrays from which batches take their rows; None if they are not in memory.
@@ -58,6 +60,7 @@ class TrainBatches:
     seed: int,
     process_index: int = 0,
     process_count: int = 1,
+    with_parity: bool = False,
   ):
     labels, repeats, threads = getattr(examples, "labels", None), data.repeats, data.threads
     if data.sampling == "balanced" and (labels is None or labels.ndim != 1):
@@ -74,28 +77,33 @@ class TrainBatches:
     if data.sampling == "balanced":
       find = order.BalancedOrder(seed, np.asarray(labels)).example_at
     self._order = functools.partial(find, repeats=repeats)
+    self._first_parity = None
+    if with_parity:
+      bits = order.generator(seed, order.PARITY).random_raw(len(examples))
+      self._first_parity = (bits & np.uint64(1)).astype(np.int64)
 
   @property
   def spec(self) -> dict[str, ArraySpec]:
-    """Returns the shape and dtype of each array of a transformed example, taken from the first."""
-    return {name: ArraySpec(x.shape, x.dtype.name) for name, x in self._first.items()}
+    """Returns the shape and dtype of each array of an example in a batch, except `index`."""
+    parity = {} if self._first_parity is None else {"parity": ArraySpec((), "int32")}
+    return {name: ArraySpec(x.shape, x.dtype.name) for name, x in self._first.items()} | parity
 
   def indices(self, step: int) -> HostBatch:
     """Returns the indices with which a batch is gathered from the arrays of `storage`.
 
-    The dict has `example`, the index of each example in the arrays, and `index`, the number of its
-    row in the global batch. Each is int32 (b,) for the b rows of this process.
+    The dict has `example`, the index of each example in the arrays, and the numbers that batches
+    have, `index` and perhaps `parity`. Each is int32 (b,) for the b rows of this process.
     """
     assert isinstance(self._examples, InMemory)
-    which = self._examples.indices[self._order(step * self._batch_size + self._places)]
-    return {"example": which.astype(np.int32), "index": self._rows.astype(np.int32)}
+    which, numbers = self._find(step, slice(None))
+    return {"example": self._examples.indices[which].astype(np.int32), **numbers}
 
   def batch(self, step: int) -> HostBatch:
     """Returns this process's share of the batch of one step."""
     if self.storage is not None:
-      indices, arrays = self.indices(step), self.storage.arrays
-      rows = {key: np.take(x, indices["example"], axis=0) for key, x in arrays.items()}
-      return {**rows, "index": indices["index"]}
+      numbers, arrays = self.indices(step), self.storage.arrays
+      example = numbers.pop("example")
+      return {key: np.take(x, example, axis=0) for key, x in arrays.items()} | numbers
     return next(self.iterate(step, step + 1))
 
   def iterate(self, start: int, stop: int) -> Iterator[HostBatch]:
@@ -113,12 +121,19 @@ class TrainBatches:
 
   def _read(self, step: int, rows: slice) -> HostBatch:
     """Reads the given rows of this process's share of a step's batch."""
-    index = self._rows[rows]
-    which = self._order(step * self._batch_size + self._places[rows])
-    batch = blank_rows(self._first, len(index))
-    for place, (i, row) in enumerate(zip(which.tolist(), index.tolist(), strict=True)):
+    which, numbers = self._find(step, rows)
+    batch = blank_rows(self._first, len(which))
+    for place, (i, row) in enumerate(zip(which.tolist(), numbers["index"].tolist(), strict=True)):
       store_row(batch, place, self._transform_example(i, row, step), self._examples, i)
-    return {**batch, "index": index.astype(np.int32)}
+    return {**batch, **numbers}
+
+  def _find(self, step: int, rows: slice) -> tuple[np.ndarray, HostBatch]:
+    """Returns the examples of the given rows of a step's share, and the rows' numbers by name."""
+    positions = step * self._batch_size + self._places[rows]
+    which, numbers = self._order(positions), {"index": self._rows[rows].astype(np.int32)}
+    if (first := self._first_parity) is not None:
+      numbers["parity"] = ((first[which] + positions // len(first)) % 2).astype(np.int32)
+    return which, numbers
 
   def _transform_example(self, i: int, row: int, step: int) -> Example:
     """Transforms example `i` with the random bits of a row and a step; returns its arrays."""

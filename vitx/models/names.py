@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 STEM = "stem"
+WHITENING = "whitening"  # the first convolution of a stem, set from the images
 POSITIONS = "posemb"
 CLASS_TOKEN = "cls"
 EXTRA_TOKENS = "extra"

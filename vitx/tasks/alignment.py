@@ -84,8 +84,7 @@ class Alignment(Classification):
 
   def loss(self, params, state, constants, batch, key, step):
     """Computes the mean error of the layers for an augmented batch."""
-    index, blank = batch["index"], jnp.zeros(len(batch["index"]), jnp.int32)
-    images, _ = self.augment(jax.random.fold_in(key, 0), index, batch["image"], blank)
+    images, _ = self.augmented(batch, key, jnp.zeros(len(batch["index"]), jnp.int32))
     inputs, outputs = self._teach(constants, images)
     with self._recording(inputs):
       _, new_state, sown = run_model(

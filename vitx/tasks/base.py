@@ -122,7 +122,8 @@ class Task(Protocol):
   def train_spec(self) -> dict[str, jax.ShapeDtypeStruct]:
     """Returns the shape and dtype of each array of a training example, by default `element_spec`.
 
-    In training, `transform` may return arrays of other shapes than in evaluation.
+    In training, `transform` may return arrays of other shapes than in evaluation. The array
+    `parity`, int32 (), comes from `vitx.data.batches.TrainBatches` instead.
     """
     return self.element_spec
 
@@ -150,6 +151,10 @@ class Task(Protocol):
     By default the arrays are those of the source.
     """
     return Identity()
+
+  def begin(self, params: Any, train: Examples) -> Any:
+    """Returns a new run's parameters, on the host: by default those that were drawn, `params`."""
+    return params
 
   def constants(self) -> Any:
     """Returns arrays that the loss reads and that are neither trained nor saved.

@@ -17,9 +17,10 @@ from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.data.images.decode import ValueRange, decode_size
 from vitx.data.images.resizing import ResizeImages
 from vitx.data.images.settings import find_channels, find_size, image_spec, sides
-from vitx.data.images.statistics import statistics
+from vitx.data.images.statistics import WHITENED_SAMPLE, sample, statistics, whiten
+from vitx.data.in_memory import transform_one
 from vitx.data.sources.folder_layout import SUFFIXES
-from vitx.models import model_from_config
+from vitx.models import model_from_config, names
 from vitx.tasks.base import Batch, Task, follow_source, run_model
 from vitx.tasks.classification_figures import (
   FIGURES,
@@ -54,6 +55,7 @@ class Classification(Task):
     interpolation: The interpolation of the host's resizing.
     value_range: The range of the values of images to predict, `data.value_range`.
     mean_loss: The mean loss of a batch, a function of logits and targets (B, K).
+    alternates: Whether the augmentation flips an image by the parity of its epoch.
     answer: The shape and dtype of each array in `targets`; None stands for the number of classes.
   """
 
@@ -68,6 +70,7 @@ class Classification(Task):
   interpolation: HostInterpolation = DataSettings.interpolation
   value_range: ValueRange = None
   mean_loss: MeanLoss = cross_entropy
+  alternates: bool = False
 
   targets: ClassVar[tuple[str, ...]] = ("label",)
   answer: ClassVar[ArraySpec] = ArraySpec((), "int32")
@@ -155,6 +158,7 @@ class Classification(Task):
         (1.0,) * classes if class_weights == "balanced" else class_weights,
         label_smoothing,
       ),
+      alternates=config.augment.alternate_flips,
     )
 
   @property
@@ -170,8 +174,10 @@ class Classification(Task):
     """Returns the shapes and dtypes of `image` and `label` in training.
 
     The image has the size `image_size` if `resize_mode` is "random", otherwise `decode_size`.
+    `parity`, int32 (), is there too if it decides flips.
     """
-    return self._spec(self._train_size)
+    parity = {"parity": jax.ShapeDtypeStruct((), np.int32)} if self.alternates else {}
+    return self._spec(self._train_size) | parity
 
   @property
   def _train_size(self) -> Size:
@@ -191,6 +197,18 @@ class Classification(Task):
     draws = train and self.resize_mode == "random"  # otherwise all roles share one transform
     return ResizeImages(size, self.resize_mode, self.interpolation, train=draws, array=array)
 
+  def begin(self, params, train):
+    """Sets the convolution `whitening` of a stem, if there is one, from the training images."""
+    stem = params.get(names.STEM, {})
+    layer = stem.get(names.WHITENING)
+    if layer is None:
+      return params
+    transform, chosen = self.transform(train=False), sample(train, WHITENED_SAMPLE)
+    images = np.stack([transform_one(train, transform, i)["image"] for i in chosen])
+    kernel = whiten(np.asarray(self.preprocess(images)), len(layer[names.KERNEL]))
+    layer = {**layer, names.KERNEL: kernel}
+    return {**params, names.STEM: {**stem, names.WHITENING: layer}}
+
   def loss(self, params, state, constants, batch, key, step):
     """Computes the loss of an augmented batch, the new state and `metrics`."""
     images, targets = self.draw(batch, key)
@@ -204,8 +222,13 @@ class Classification(Task):
 
   def draw(self, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Returns augmented images (B, height, width, C) of `image_size`, and targets (B, K)."""
+    return self.augmented(batch, key, batch[self.targets[0]])
+
+  def augmented(self, batch: Batch, key: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
+    """Returns the augmented images of a batch, and its targets after smoothing and mixing."""
+    numbers = {name: batch[name] for name in ("index", "parity") if name in batch}
     key = jax.random.fold_in(key, 0)
-    return self.augment(key, batch["index"], batch["image"], batch[self.targets[0]])
+    return self.augment(key, images=batch["image"], labels=targets, **numbers)
 
   def model_inputs(self, batch):
     """Returns the normalized images of a batch, (B, height, width, C) of `image_size`."""

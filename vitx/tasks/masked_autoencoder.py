@@ -109,7 +109,7 @@ class MaskedAutoencoding(Classification):
   def draw(self, batch, key):
     """Returns augmented images (B, height, width, C) of `image_size`, and masks (B, N)."""
     index, blank = batch["index"], jnp.zeros(len(batch["index"]), jnp.int32)
-    images, _ = self.augment(jax.random.fold_in(key, 0), index, batch["image"], blank)
+    images, _ = self.augmented(batch, key, blank)
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.fold_in(key, 3), index)
     return images, self.draw_masks(keys)
 

@@ -94,8 +94,7 @@ class Regression(Classification):
 
   def draw(self, batch, key):
     """Returns augmented images (B, height, width, C) and normalized targets (B, 1) of a batch."""
-    key, targets = jax.random.fold_in(key, 0), self._normalize(batch["target"])[:, None]
-    return self.augment(key, batch["index"], batch["image"], targets)
+    return self.augmented(batch, key, self._normalize(batch["target"])[:, None])
 
   def metrics(self, outputs, targets):
     """Returns the mean absolute error on an augmented batch."""

@@ -147,6 +147,7 @@ class Experiment(settle.Settled):
       seed=fields.seed_of(settings, "data_seed"),
       process_index=jax.process_index(),
       process_count=jax.process_count(),
+      with_parity="parity" in self.task.train_spec,
     )
     for name, expected in self.task.train_spec.items():
       spec = batches.spec.get(name)

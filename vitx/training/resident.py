@@ -64,4 +64,4 @@ def _gather(examples: Any, indices: Any) -> dict[str, jax.Array]:
   """Makes a device's batches of K steps from the indices of their examples."""
   numbers = indices["example"]
   rows = {key: jnp.take(x, numbers, axis=0, mode="clip") for key, x in examples.items()}
-  return {**rows, "index": indices["index"]}
+  return rows | {key: x for key, x in indices.items() if key != "example"}

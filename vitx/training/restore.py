@@ -101,13 +101,13 @@ def begin(
       record = record.go_on()
     print(f"resuming {workdir} at step {start}", flush=True)
   else:
-    load = initialize()
+    start_state = initialize()
+    load = lambda: _with_examples(experiment, start_state())  # noqa: E731
   if restored is None and settings.init_from:
     state = load()
     variables = _use_weights(initial_variables, experiment, state)
     params = variables.pop("params")
-    ema = None if state.ema is None else jax.tree.map(np.copy, params)
-    state = state.replace(params=params, model_state=variables, ema=ema)
+    state = _with_params(state.replace(model_state=variables), params)
     load = lambda: state  # noqa: E731
   if is_writer():
     wd.write_json(workdir, "config.json", wd.to_plain(settings))
@@ -116,6 +116,18 @@ def begin(
     wd.write_json(workdir, wd.ENVIRONMENT, environment)
   is_evaluated, record.is_evaluated = record.is_evaluated, True
   return Beginning(load, start, record, is_evaluated)
+
+
+def _with_examples(experiment: Experiment, state: Any) -> Any:
+  """Returns a new state whose parameters follow from the training examples by `Task.begin`."""
+  params = experiment.task.begin(state.params, experiment.examples.train)
+  return state if params is state.params else _with_params(state, params)
+
+
+def _with_params(state: Any, params: Any) -> Any:
+  """Returns a new state that has the given parameters, and their copy as moving average."""
+  ema = None if state.ema is None else jax.tree.map(np.copy, params)
+  return state.replace(params=params, ema=ema)
 
 
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:

@@ -105,6 +105,13 @@ def test_flips_happen_with_their_probability():
     np.testing.assert_allclose(always, np.flip(expected, axis), atol=1e-5)
 
 
+def test_images_of_odd_parity_are_flipped_if_flips_alternate():
+  arrays, parity = batch(), np.array([0, 1, 1, 0, 1, 0, 0, 1], np.int32)
+  out, _ = jax.jit(train({"alternate_flips": True}))(None, *arrays, parity)
+  images = [np.flip(x, 1) if p else x for x, p in zip(arrays[1], parity, strict=True)]
+  np.testing.assert_allclose(out, normalized(np.stack(images)), atol=1e-5)
+
+
 def test_rotation_angles_are_within_the_limit_and_go_both_ways():
   # One bright pixel on the middle line, seven pixels right of the center, shows the angle.
   images = np.zeros((500, 17, 17, 1), np.uint8)
@@ -191,6 +198,7 @@ def test_an_operation_draws_independently_of_other_settings():
     (dict(pad_crop=8), r"augment\.pad_crop=8 must be smaller than the image size 8"),
     (dict(random_resized_crop=(0.9, 0.2)), r"random_resized_crop=\(0\.9, 0\.2\)"),
     (dict(pad_crop=2, random_resized_crop=(0.5, 1)), r"pad_crop and random_resized_crop excl"),
+    (dict(hflip=0.5, alternate_flips=True), "hflip and alternate_flips exclude each other"),
     (dict(color_jitter=(0.4, 0.4, 0.4)), r"color_jitter=\(0\.4, 0\.4, 0\.4\) must have 4 entries"),
     (dict(color_jitter=(0.4, 0.4, 0.4, 0.7)), r"color_jitter\[3\]=0\.7 .* in \[0, 0\.5\]"),
     (dict(color_jitter=(0, 0, 0.4, 0)), "color_jitter needs 3 channels for saturation"),

@@ -1,10 +1,11 @@
+import jax
 import numpy as np
 import pytest
 
 from vitx.config.errors import ConfigError
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec
-from vitx.data.images.statistics import LARGEST_SAMPLE, compute, statistics
+from vitx.data.images.statistics import LARGEST_SAMPLE, compute, statistics, whiten
 from vitx.data.sources import open_source
 
 
@@ -62,3 +63,15 @@ def test_large_sets_are_sampled_and_every_image_has_equal_weight():
   assert examples.seen == LARGEST_SAMPLE
   assert abs(mean - 0.5) < 0.03 and abs(std - 0.5) < 0.01
   assert compute(examples) == ((mean,), (std,))
+
+
+def test_whitened_patches_are_uncorrelated_and_have_unit_variance():
+  noise = np.random.default_rng(0).normal(size=(40, 9, 9, 3)).astype(np.float32)
+  images = noise[:, :-1] + noise[:, 1:] + 0.5 * noise[:, :-1, :, ::-1] + 1  # correlated pixels
+  kernel = whiten(images, 2)
+  outputs = jax.lax.conv_general_dilated(
+    images, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+  )
+  half = np.asarray(outputs[..., :12])
+  np.testing.assert_allclose(np.cov(half.reshape(-1, 12), rowvar=False), np.eye(12), atol=0.01)
+  np.testing.assert_array_equal(outputs[..., 12:], -half)

@@ -15,6 +15,7 @@ def settings(**fields):
     weight_decay_mask="matrices",
     grad_clip_norm=None,
     layer_decay=1.0,
+    rates=(),
     freeze=(),
   )
   return ConfigDict(defaults | fields)

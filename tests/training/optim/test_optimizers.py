@@ -184,6 +184,19 @@ def test_optimizers_that_cannot_work_are_refused(fields, message):
     make_optimizer(settings(**fields), network())
 
 
+def test_rates_scale_the_directions_of_the_parameters_that_they_name():
+  params, grads = network(), network(1)
+  plain, _ = directions(settings(), params, grads)
+  rates = (("head/.*", 2.0), (".*/bias", 4.0))
+  scaled, _ = directions(settings(rates=rates), params, grads)
+  factors = {"head/kernel": 2.0, "head/bias": 8.0}
+  for name, direction in leaves(scaled).items():
+    factor = factors.get(name, 4.0 if name.endswith("/bias") else 1.0)
+    np.testing.assert_allclose(direction, factor * leaves(plain)[name], rtol=1e-6)
+  with pytest.raises(ConfigError, match=r"rates='heads/\.\*' matches no whole name .*head/bias"):
+    make_optimizer(settings(rates=(("heads/.*", 2.0),)), params)
+
+
 def test_layer_decay_needs_one_sequence_of_blocks():
   params = {"encoder": {"block_0": {"kernel": np.ones((2, 2))}}}
   with pytest.raises(ConfigError, match=r"layer_decay=0\.9 needs blocks"):

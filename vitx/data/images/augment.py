@@ -56,11 +56,12 @@ def make_train_augment(
     label_smoothing: The smoothing e; targets are (1 - e) one-hot + e / K.
 
   Returns:
-    A function (key, index, images, labels) -> (images, targets):
+    A function (key, index, images, labels, parity=None) -> (images, targets):
       key: A threefry key of this step (with other generators, `jax.vmap` changes the bits).
       index: The position of each example in the global batch, int32 (B,).
       images: The images, of any one size, uint8 (B, height, width, C).
       labels: The labels, int32 (B,), or float32 (B, K), see `mixup.smooth_targets`.
+      parity: 1 for images to flip if `alternate_flips` is set, otherwise 0, int32 (B,).
     It returns normalized images, float32 (B, s, s, C), and targets, float32 (B, K). Mixup
     and CutMix mix the rows 2p and 2p + 1 of the global batch with each other, so B must be even.
   """
@@ -85,6 +86,7 @@ def make_train_augment(
     index: jax.Array,
     images: jax.Array,
     labels: jax.Array,
+    parity: Any = None,
     *,
     mean: Any,
     factor: Any,
@@ -92,6 +94,8 @@ def make_train_augment(
     _check_images(images, len(mean))
     stages = _make_stages(settings, size, mean)
     keys = _fold(key, index) if stages else None  # None if nothing is drawn
+    if settings.alternate_flips:
+      images = jnp.where(parity[:, None, None, None] == 1, jnp.flip(images, 2), images)
     out = jax.vmap(partial(example, stages=stages, mean=mean, factor=factor))(keys, images)
     targets = mixup.smooth_targets(labels, num_classes, label_smoothing)
     if mixes:

@@ -39,6 +39,9 @@ def _find_problems(settings: AugmentSettings, image_size: int, channels: int) ->
     f"pad_crop={padding} must be smaller than the image size {image_size}": padding >= image_size,
     f"random_resized_crop={crop} must have the smallest share first": [*crop] != sorted(crop),
     "pad_crop and random_resized_crop exclude each other": bool(padding and crop),
+    "hflip and alternate_flips exclude each other": bool(
+      settings.hflip and settings.alternate_flips
+    ),
     "autoaugment and randaugment exclude each other": bool(is_auto and policy),
     "interpolation='nearest' excludes randaugment_operations='increasing', which samples between"
     " pixels": bool(is_sampled and settings.interpolation == "nearest"),

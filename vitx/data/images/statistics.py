@@ -11,6 +11,9 @@ from vitx.data.images.settings import find_channels
 Channels = tuple[float, ...]
 # Enough training images for three correct decimals.
 LARGEST_SAMPLE = 5000
+# Enough images for the covariance of small patches, of which each image has hundreds.
+WHITENED_SAMPLE = 500
+SMALLEST_VARIANCE = 5e-4  # added to the variances of patches, as in Jordan's code
 
 # The values in published recipes: torchvision's for ImageNet and its subsets; for other sets the
 # statistics of the training set, as in pytorch-cifar and the PyTorch MNIST example.
@@ -68,15 +71,50 @@ def _choose_statistics(info: DatasetInfo, train: Examples | None) -> tuple[Chann
   return compute(train)
 
 
+def sample(examples: Examples, most: int) -> list[int]:
+  """Draws the indices of up to `most` examples, which do not depend on a seed."""
+  return order.shuffle(0, order.STATISTICS, 0, len(examples))[:most].tolist()
+
+
+def whiten(images: np.ndarray, side: int) -> np.ndarray:
+  """Computes the kernel of a convolution that whitens the patches of images.
+
+  The kernel has the eigenvectors of the covariance of all patches of side x side pixels, the one
+  of largest variance first. Each is divided by the square root of its variance + 0.0005, and
+  occurs with both signs (Jordan 2024, arXiv 2404.00498, section 3.2).
+
+  Args:
+    images: Normalized images, (n, height, width, C).
+    side: The side of the patches.
+
+  Returns:
+    The kernel, float32 (side, side, C, 2 side^2 C).
+  """
+  size = side**2 * images.shape[-1]
+  count, total, moments = 0, np.zeros(size), np.zeros((size, size))
+  for image in images:
+    windows = np.lib.stride_tricks.sliding_window_view(image, (side, side), axis=(0, 1))
+    patches = np.moveaxis(windows, 2, 4).reshape(-1, size).astype(np.float64)
+    count, total, moments = (
+      count + len(patches),
+      total + patches.sum(0),
+      moments + patches.T @ patches,
+    )
+  mean = total / count
+  variances, vectors = np.linalg.eigh(moments / count - np.outer(mean, mean))
+  scaled = (vectors / np.sqrt(variances + SMALLEST_VARIANCE))[:, ::-1]
+  kernel = np.concatenate([scaled, -scaled], axis=1).astype(np.float32)
+  return kernel.reshape(side, side, images.shape[-1], 2 * size)
+
+
 def compute(examples: Examples) -> tuple[Channels, Channels]:
   """Computes the mean and standard deviation of each channel from up to 5,000 examples.
 
   Every image has equal weight, whatever its size. The results are rounded to four decimals, so that
   they do not depend on the version of the JPEG decoder.
   """
-  chosen = order.shuffle(0, order.STATISTICS, 0, len(examples))[:LARGEST_SAMPLE]
   moments = []
-  for i in chosen.tolist():
+  for i in sample(examples, LARGEST_SAMPLE):
     image = examples[i]["image"].astype(np.float64) / 255
     moments.append((image.mean((0, 1)), np.square(image).mean((0, 1))))
   mean, square = np.mean(moments, axis=0)

@@ -174,14 +174,15 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
 
   The gradient of the trainable parameters is first clipped to a global norm of `grad_clip_norm`.
   Then the optimizer turns it into a direction, which includes weight decay. Last, `layer_decay`
-  scales the whole direction of each layer, as a lower learning rate would. A frozen parameter gets
-  an update of exactly zero, has no moments and does not count in the norm.
+  scales the whole direction of each layer, and `rates` that of the parameters that it names, as
+  other learning rates would. A frozen parameter gets an update of exactly zero, has no moments and
+  does not count in the norm.
 
   Args:
-    config: A config with `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay` and
-      `freeze`. The optimizer is one of `OPTIMIZERS`, any transformation of optax (`optax:NAME`), or
-      a function `(decay_mask, **fields)` of your own (`module:function`) that returns a
-      transformation.
+    config: A config with `optimizer`, `weight_decay_mask`, `grad_clip_norm`, `layer_decay`,
+      `rates` and `freeze`. The optimizer is one of `OPTIMIZERS`, any transformation of optax
+      (`optax:NAME`), or a function `(decay_mask, **fields)` of your own (`module:function`) that
+      returns a transformation.
     params: The parameters, or their shapes.
   """
   decay_mask = lookup(DECAY_MASKS, config["weight_decay_mask"], "weight_decay_mask")(params)
@@ -193,9 +194,9 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
     groups = map_named(lambda name, _: "frozen" if name in frozen else "trained", params)
     optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
   if config["layer_decay"] != 1:
-    scales = layer_scales(params, config["layer_decay"])
-    scale = optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, scales))
-    optimizer = optax.chain(optimizer, scale)
+    optimizer = optax.chain(optimizer, _scale(layer_scales(params, config["layer_decay"])))
+  if config["rates"]:
+    optimizer = optax.chain(optimizer, _scale(find_rates(config, params)))
   return _in_float32(optimizer)
 
 
@@ -210,10 +211,11 @@ def is_elementwise(config: Mapping[str, Any]) -> bool:
   """Returns whether an optimizer gives equal updates to stacked and to separate parameters.
 
   This is so if the optimizer treats each number by itself, and if no parameter is frozen and no
-  layer has its own learning rate.
+  parameter has a learning rate different from that of another.
   """
   name = fields_of(config["optimizer"])["name"]
-  return name in ELEMENTWISE and not config["freeze"] and config["layer_decay"] == 1
+  is_uniform = not config["freeze"] and not config["rates"] and config["layer_decay"] == 1
+  return name in ELEMENTWISE and is_uniform
 
 
 def layer_scales(params: Any, layer_decay: float) -> Any:
@@ -230,21 +232,40 @@ def layer_scales(params: Any, layer_decay: float) -> Any:
   return map_named(lambda path, _: layer_decay ** (depth + 1 - names.layer_of(path, depth)), params)
 
 
+def find_rates(config: Mapping[str, Any], params: Any) -> Any:
+  """Returns a tree with the factor of `config.rates` on each parameter's learning rate."""
+  factors = dict.fromkeys(parameter_names(params), 1.0)
+  for pattern, factor in config["rates"]:
+    for name in _match("rates", pattern, list(factors)):
+      factors[name] *= factor
+  return map_named(lambda name, _: factors[name], params)
+
+
 def find_frozen(config: Mapping[str, Any], params: Any) -> frozenset[str]:
   """Returns the names of the parameters that match a pattern in `config.freeze`."""
   paths = parameter_names(params)
   frozen: set[str] = set()
   for pattern in config["freeze"]:
-    matched = [name for name in paths if re.fullmatch(pattern, name)]
-    if not matched:
-      near = difflib.get_close_matches(pattern, paths, cutoff=0.0)
-      raise ConfigError(
-        f"freeze={pattern!r} matches no whole name of a parameter. The nearest are {listing(near)}."
-      )
-    frozen.update(matched)
+    frozen.update(_match("freeze", pattern, paths))
   if len(frozen) == len(paths):
     raise ConfigError(f"freeze={config['freeze']!r} freezes every parameter.")
   return frozenset(frozen)
+
+
+def _match(field: str, pattern: str, paths: list[str]) -> list[str]:
+  """Returns the names of parameters that a pattern of a config's field matches, at least one."""
+  matched = [name for name in paths if re.fullmatch(pattern, name)]
+  if not matched:
+    near = difflib.get_close_matches(pattern, paths, cutoff=0.0)
+    raise ConfigError(
+      f"{field}={pattern!r} matches no whole name of a parameter. The nearest are {listing(near)}."
+    )
+  return matched
+
+
+def _scale(factors: Any) -> optax.GradientTransformation:
+  """Returns a transformation that multiplies the updates by a tree of factors."""
+  return optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, factors))
 
 
 def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
