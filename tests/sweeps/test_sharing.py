@@ -69,6 +69,14 @@ def test_a_point_has_the_bits_that_it_has_alone(name, tmp_path, monkeypatch):
   jax.tree.map(np.testing.assert_array_equal, state, expected)
 
 
+@pytest.mark.slow
+def test_six_seeds_compile_as_many_programs_as_one(tmp_path, monkeypatch):
+  programs = compiled(monkeypatch)
+  with sharing.sharing():
+    runs = (train("early_stop", seed, tmp_path / str(seed)) for seed in range(6))
+    assert len({len(programs) for _ in runs}) == 1
+
+
 def test_results_are_shared_by_key_and_freed_when_there_are_many(monkeypatch):
   monkeypatch.setattr(sharing, "MOST", 4)
   calls = []

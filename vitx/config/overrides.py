@@ -139,7 +139,10 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
     if isinstance(node.get(key), str) and "name" in node and key != "name":
       _replace(node, key, ConfigDict({"name": node[key]}))  # a bare name becomes a dict
     if parents[:depth] == ["model"] and node.get(key) is None and (part := _find_part(config, key)):
-      _replace(node, key, ConfigDict(registry.fields_of(part[0])))
+      default = registry.fields_of(part[0]).items()  # JSON has lists in place of tuples
+      _replace(
+        node, key, ConfigDict({k: tuple(x) if isinstance(x, list) else x for k, x in default})
+      )
     if not isinstance(node.get(key), ConfigDict):
       raise ValueError(_unknown(".".join(parents[: depth + 1]), node))
     node = node[key]
