@@ -111,6 +111,25 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 def get_config(arg: str | None = None) -> ConfigDict:
   """Returns the config of `ROW,field=value,...`; the row defaults to "deit_s"."""
+  config, _ = _make(arg)
+  return config
+
+
+def list_beside(arg: str | None = None) -> dict[str, ConfigDict]:
+  """Returns the configs that `vitx plan` shows beside that of `arg`, by their titles.
+
+  If `arg` replaces the mixer of a network, the network with its old mixer is shown.
+  """
+  config, mixer = _make(arg)
+  if config.model.token_mixer.to_dict() == mixer:
+    return {}
+  config.model = ConfigDict(config.model.to_dict() | {"token_mixer": mixer})
+  config.phases = ConfigDict()
+  return {"base": config}
+
+
+def _make(arg: str | None) -> tuple[ConfigDict, dict[str, Any]]:
+  """Returns the config of `arg`, and the network's mixer before `arg` replaces it."""
   row, overrides = parse_arg(arg, ROWS, default="deit_s")
   align, overrides = take_override(overrides, "swap.align", ALIGNMENTS)
   config = default_config()
@@ -127,15 +146,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
   if align != "none":
     config.phases = ConfigDict({"align": {}, "tune": {}} | config.phases.to_dict())
     _align(config, align, base)
-  return with_source_facts(config, "cifar10", num_classes=10)
-
-
-def list_beside(arg: str | None) -> dict[str, str]:
-  """Returns the arguments of the networks that `vitx plan` shows beside a swap, by their titles."""
-  row, overrides = parse_arg(arg, ROWS, default="deit_s")
-  mixer, overrides = take_override(overrides, "token_mixer")
-  _, overrides = take_override(overrides, "swap.align", ALIGNMENTS)
-  return {"base": f"{row},{overrides}".rstrip(",")} if mixer else {}
+  return with_source_facts(config, "cifar10", num_classes=10), base["token_mixer"]
 
 
 def _follow_row(config: ConfigDict, row: str) -> None:

@@ -91,7 +91,7 @@ def test_each_phase_is_a_row(file, capsys):
 
 
 def test_a_config_names_rows_that_are_shown_beside_one_row(file, capsys):
-  more = 'def list_beside(arg): return {"base": arg.replace("two", "one")}'
+  more = 'def list_beside(arg): return {"base": get_config(arg.replace("two", "one"))}'
   Path(file).write_text(f"{CONFIG}\n{more}\n")
   assert main(["plan", "--config", f"{file}:two", "--no-compile"]) == 0
   rows = [line.split(" | ")[:2] for line in capsys.readouterr().out.splitlines()]

@@ -148,10 +148,9 @@ def run(config: str, **arguments: Any) -> None:
   options = argparse.Namespace(**arguments)
   texts, path = find_texts(config, options.rows, options.whole), split_text(config)[0]
   defined: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
-  if len(texts) == 1 and "list_beside" in defined:
-    beside = defined["list_beside"](split_text(*texts.values())[1])
-    texts = {title: join_text(f"{path}:{arg}", []) for title, arg in beside.items()} | texts
   loaded: dict[str, Mapping[str, Any]] = {}
+  if len(texts) == 1 and "list_beside" in defined:
+    loaded |= defined["list_beside"](split_text(*texts.values())[1])
   for title, text in texts.items():
     parts = phases.split_phases(load_config(text), "")
     named = {f"{title}/{phase}": part for phase, part in parts.items()}

@@ -93,14 +93,14 @@ def _record(table: Mapping[str, Any], name: str, field: str) -> ChoiceRecord:
     fields[key] |= {"default": to_plain(default)} if _is_plain(default) else {}
   fields.pop("name", None)
   parts = getattr(entry, "PARTS", {}).items()
-  sets = hasattr(entry, "mixer_fields")
+  has_mixer_fields = hasattr(entry, "mixer_fields")
   return {
     "fields": fields,
     "meanings": read_meanings(function),
     "doc": (inspect.getdoc(entry) or "").partition("\n")[0],
     "names": " | ".join(sorted(table)),
     "parts": {part: [default, list(hidden)] for part, (_, default, hidden) in parts},
-    "mixer_fields": list(entry(parent=None).mixer_fields) if sets else [],
+    "mixer_fields": list(entry(parent=None).mixer_fields) if has_mixer_fields else [],
   }
 
 
