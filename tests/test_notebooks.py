@@ -95,7 +95,7 @@ SHORT = {
     ("digits_keep_0.25", f"digits_keep_0.25,{PLAIN}"),
   ),
   "swap": (
-    {"VITX_MIXERS": "softmax,performer", "VITX_SEEDS": "1", "VITX_STEPS": "4"},
+    {"VITX_MIXERS": "performer", "VITX_SEEDS": "1", "VITX_STEPS": "4"},
     ("log_every=20", f"log_every=20,{PLAIN}"),
   ),
   "train": (
