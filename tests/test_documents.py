@@ -216,6 +216,9 @@ def test_the_index_leads_to_every_page():
   index = {link.partition("#")[0] for link in documents.links("docs/README.md")}
   pages = {path.name for path in ROOT.glob("docs/*.md")} - {"README.md", "index.md"}
   assert pages <= index, f"docs/README.md leaves out {pages - index}"
+  notebooks = {f"../colab/{path.stem}" for path in ROOT.glob("colab/*.ipynb")}
+  listed = set(documents.read("docs/index.md").split())  # in the menu of the site
+  assert {page.removesuffix(".md") for page in pages} | notebooks <= listed
 
 
 def test_the_mixer_shown_is_the_one_tested():
