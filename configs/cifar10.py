@@ -75,6 +75,21 @@ PUBLISHED = {
   "resnet56": dict(parameters_m=0.85, top1=93.03),
   "convmixer": dict(top1=94.0),
 }
+# The depth and the stem.
+CONVOLUTIONAL = {
+  "vit": (4, dict(name="conv", channels=(32, 64), strides=(1, 2), patch=2)),
+  "fast": (
+    2,
+    dict(
+      name="normalized",
+      whitening=2,
+      channels=(64, 64, 128),
+      kernels=(3, 3, 3),
+      strides=(2, 1, 2),
+      patch=1,
+    ),
+  ),
+}
 # The width, depth, heads, MLP width, and channels of all convolutions but the last.
 COMPACT = {
   "cct_2_3x2": (128, 2, 2, 128, (64,)),
@@ -118,27 +133,15 @@ def make_model(row: str) -> dict:
   if row == "convmixer":
     return dict(name="convmixer", width=256, depth=8, patch=2, kernel=5, dtype="float32")
   common = dict(dropout=0.0, stochastic_depth=0.0, remat=False, dtype="float32")
-  if row == "vit":
+  if row in CONVOLUTIONAL:
+    depth, stem = CONVOLUTIONAL[row]
     return common | dict(
       name="vit",
       width=128,
-      depth=4,
+      depth=depth,
       num_heads=4,
       mlp_dim=256,
-      stem=dict(name="conv", channels=(32, 64), strides=(1, 2), patch=2),
-      posemb="learned",
-      pool="mean",
-      token_mixer=dict(name="softmax"),
-    )
-  if row == "fast":
-    convolutions = dict(channels=(64, 64, 128), kernels=(3, 3, 3), strides=(2, 1, 2), patch=1)
-    return common | dict(
-      name="vit",
-      width=128,
-      depth=2,
-      num_heads=4,
-      mlp_dim=256,
-      stem=dict(name="normalized", whitening=2, **convolutions),
+      stem=stem,
       posemb="learned",
       pool="mean",
       token_mixer=dict(name="softmax"),

@@ -152,9 +152,9 @@ def run(config: str, **arguments: Any) -> None:
   if len(texts) == 1 and "list_beside" in defined:
     loaded |= defined["list_beside"](split_text(*texts.values())[1])
   for title, text in texts.items():
-    parts = phases.split_phases(load_config(text), "")
-    named = {f"{title}/{phase}": part for phase, part in parts.items()}
-    loaded |= named or {title: load_config(text)}
+    row = load_config(text)
+    parts = phases.split_phases(row, "")
+    loaded |= {f"{title}/{phase}": part for phase, part in parts.items()} or {title: row}
   published = defined.get("PUBLISHED", {})
   quoted = {name: published.get(name.partition("/")[0], {}) for name in loaded}
   computed, misprints = defined.get("COMPUTED", {}), defined.get("MISPRINTS", {})

@@ -24,7 +24,7 @@ from ml_collections import ConfigDict
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import SEEDS, declarations, default_config
-from vitx.config.overrides import set_field, split, with_overrides
+from vitx.config.overrides import make_tuples, set_field, split, with_overrides
 from vitx.configs import __path__ as config_folders
 
 FLAG = "--config."
@@ -165,7 +165,7 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
   def get_config(overrides: str = "") -> ConfigDict:
     config = default_config()
     for field, value in tree.items():
-      set_field(config, field, _make_tuples(value))
+      set_field(config, field, make_tuples(value))
     source = config.data.source
     config = with_overrides(config, overrides)
     if config.data.source != source:
@@ -191,10 +191,3 @@ def _is_text(field: str, value: str) -> bool:
     kind, _, rest = value.partition(":")
     return kind in registry.table_of("data.source") or not rest.isidentifier()
   return field == "task.teacher" or getattr(declarations().get(field), "type", None) in _TEXTS
-
-
-def _make_tuples(value: Any) -> Any:
-  """Returns a JSON value with tuples instead of lists, as a config needs it."""
-  if isinstance(value, dict):
-    return {key: _make_tuples(entry) for key, entry in value.items()}
-  return tuple(map(_make_tuples, value)) if isinstance(value, list) else value

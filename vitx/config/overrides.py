@@ -139,10 +139,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
     if isinstance(node.get(key), str) and "name" in node and key != "name":
       _replace(node, key, ConfigDict({"name": node[key]}))  # a bare name becomes a dict
     if parents[:depth] == ["model"] and node.get(key) is None and (part := _find_part(config, key)):
-      default = registry.fields_of(part[0]).items()  # JSON has lists in place of tuples
-      _replace(
-        node, key, ConfigDict({k: tuple(x) if isinstance(x, list) else x for k, x in default})
-      )
+      _replace(node, key, ConfigDict(registry.fields_of(make_tuples(part[0]))))
     if not isinstance(node.get(key), ConfigDict):
       raise ValueError(_unknown(".".join(parents[: depth + 1]), node))
     node = node[key]
@@ -163,6 +160,13 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
   if declared is not None and path not in fields.named_choices():
     check_value(value, path, declared.type)
   _replace(node, last, value)
+
+
+def make_tuples(value: Any) -> Any:
+  """Returns a JSON value with tuples instead of lists, as a config needs it."""
+  if isinstance(value, dict):
+    return {key: make_tuples(entry) for key, entry in value.items()}
+  return tuple(map(make_tuples, value)) if isinstance(value, list) else value
 
 
 def _set_in_phase(config: ConfigDict, path: str, value: Any) -> None:

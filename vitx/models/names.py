@@ -10,7 +10,7 @@ While a network whose layers repeat is trained, `cycles` replaces the blocks; se
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -169,6 +169,16 @@ def count_blocks(names: Iterable[str]) -> int:
   """Returns the number L of blocks: one more than the largest i of `block_i`; 0 without blocks."""
   numbers = (_block_number(name.split("/")[0]) for name in names)
   return max((number + 1 for number in numbers if number is not None), default=0)
+
+
+def is_block(path: Sequence[str]) -> bool:
+  """Returns whether the path of a module is that of a block, in whatever stage."""
+  return bool(path) and re.fullmatch(rf"(.+_)?{BLOCK}_\d+", path[-1]) is not None
+
+
+def is_mixer(path: Sequence[str]) -> bool:
+  """Returns whether the path of a module is that of a block's token mixer."""
+  return path[-1:] == (TOKEN_MIXER,)
 
 
 def _block_number(part: str) -> int | None:

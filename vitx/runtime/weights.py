@@ -113,9 +113,7 @@ def check_teacher(teacher: Teacher, settings: RunSettings, phase: Any = None) ->
     variables = {"params": state.params, **state.model_state}
     tree.check_match(tree.name_leaves(variables), shapes, f"task.teacher={teacher.source!r}")
   elif is_weights(teacher.source):
-    layout, needs_head = find_layout(teacher), teacher.needs_head
-    fit = Fit(network=teacher.model, layout=layout, new_head=not needs_head)
-    check_weights(teacher.source, shapes, fit)
+    check_weights(teacher.source, shapes, _fit_teacher(teacher))
   else:
     _check_data(teacher, read_run_settings(teacher.source), settings)
 
@@ -134,10 +132,15 @@ def _check_data(teacher: Teacher, teacher_run: RunSettings, settings: RunSetting
 def _from_file(teacher: Teacher, info: DatasetInfo) -> dict[str, Any]:
   """Returns a teacher's variables from a file of published weights."""
   variables = jax.jit(lambda key: init_variables(teacher, key))(jax.random.key(0))
-  fit = Fit(
+  match = _make_finder(info, teacher.source) if teacher.needs_head else None
+  return initial_variables(teacher.source, variables, _fit_teacher(teacher, match))
+
+
+def _fit_teacher(teacher: Teacher, match_classes: MatchClasses | None = None) -> Fit:
+  """Returns the conditions under which a file has the weights of a teacher."""
+  return Fit(
     network=teacher.model,
     layout=find_layout(teacher),
     new_head=not teacher.needs_head,
-    match_classes=_make_finder(info, teacher.source) if teacher.needs_head else None,
+    match_classes=match_classes,
   )
-  return initial_variables(teacher.source, variables, fit)

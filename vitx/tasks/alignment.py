@@ -5,7 +5,6 @@ It prepares a trained network in which another token mixer has replaced the old 
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
@@ -52,8 +51,7 @@ class Alignment(Classification):
 
     The teacher's head is not used; if its number of classes is not set, it is that of the data.
     """
-    info = getattr(source, "info", source)
-    resolve_images(config, source, {}, len(info.class_names or (None,)))
+    resolve_images(config, source, {})
     if (model := config.task.get("teacher_model")) is not None:
       model.num_classes = model.get("num_classes") or config.model.num_classes
 
@@ -84,7 +82,7 @@ class Alignment(Classification):
 
   def loss(self, params, state, constants, batch, key, step):
     """Computes the mean error of the layers for an augmented batch."""
-    images, _ = self.augmented(batch, key, jnp.zeros(len(batch["index"]), jnp.int32))
+    images, _ = self.augmented(batch, key)
     inputs, outputs = self._teach(constants, images)
     with self._recording(inputs):
       _, new_state, sown = run_model(
@@ -94,7 +92,7 @@ class Alignment(Classification):
     return jnp.mean(errors) + sown, (new_state, {})
 
   def evaluate(self, params, state, constants, batch):
-    """Returns the sums of the error of each layer and of their mean, and the rows of the mean.
+    """Returns the sums of the error of each layer, and the mean error of each example.
 
     Without the teacher's weights, as after training, there is nothing to compare.
     """
@@ -135,12 +133,12 @@ class Alignment(Classification):
 
     With `inputs` and the target "attention", the modules get these inputs in place of their own.
     """
-    is_compared = _is_mixer if self.target == "attention" else _is_block
+    is_compared = names.is_mixer if self.target == "attention" else names.is_block
     replaced = inputs if inputs is not None and self.target == "attention" else {}
 
     def run(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
       module = context.module
-      if context.method_name != "__call__" or not is_compared(module):
+      if context.method_name != "__call__" or not is_compared(module.path):
         return call(*args, **kwargs)
       if replaced:
         args = (replaced["/".join(module.path)], *args[1:])
@@ -151,14 +149,6 @@ class Alignment(Classification):
       return outputs
 
     return nn.intercept_methods(run)
-
-
-def _is_mixer(module: nn.Module) -> bool:
-  return module.name == names.TOKEN_MIXER
-
-
-def _is_block(module: nn.Module) -> bool:
-  return re.fullmatch(rf"(.+_)?{names.BLOCK}_\d+", module.name or "") is not None
 
 
 def compare(outputs: Mapping[str, jax.Array], goals: Mapping[str, jax.Array]) -> jax.Array:

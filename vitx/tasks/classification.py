@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -224,8 +225,15 @@ class Classification(Task):
     """Returns augmented images (B, height, width, C) of `image_size`, and targets (B, K)."""
     return self.augmented(batch, key, batch[self.targets[0]])
 
-  def augmented(self, batch: Batch, key: jax.Array, targets: jax.Array) -> tuple[Any, Any]:
-    """Returns the augmented images of a batch, and its targets after smoothing and mixing."""
+  def augmented(
+    self, batch: Batch, key: jax.Array, targets: jax.Array | None = None
+  ) -> tuple[jax.Array, jax.Array]:
+    """Returns the augmented images of a batch, and its targets after smoothing and mixing.
+
+    Without targets, all examples have the class 0.
+    """
+    if targets is None:
+      targets = jnp.zeros(len(batch["index"]), jnp.int32)
     numbers = {name: batch[name] for name in ("index", "parity") if name in batch}
     key = jax.random.fold_in(key, 0)
     return self.augment(key, images=batch["image"], labels=targets, **numbers)
@@ -267,7 +275,10 @@ class Classification(Task):
 
 
 def resolve_images(
-  config: ConfigDict, source: Any, targets: Mapping[str, tuple[str, int]], outputs: int
+  config: ConfigDict,
+  source: Any,
+  targets: Mapping[str, tuple[str, int]],
+  outputs: int | None = None,
 ) -> None:
   """Sets the fields of a config that follow from a data set of images, in place.
 
@@ -278,7 +289,8 @@ def resolve_images(
     config: The unlocked config.
     source: A source, or only its `DatasetInfo`.
     targets: The dtype and number of axes of the task's arrays beside the image, by name.
-    outputs: The number of classes or other outputs.
+    outputs: The number of classes or other outputs; `None` is the number of classes of the data
+      set, or 1 if it has none.
   """
   info, data = getattr(source, "info", source), config.data
   size, channels = find_size(info), find_channels(info)
@@ -294,6 +306,8 @@ def resolve_images(
   data.decode_size = decode_size(data, info, config.evaluation.crop_ratio)
   data.channels = channels
   data.mean, data.std = statistics(data, info, getattr(source, "train", None))
+  if outputs is None:
+    outputs = len(info.class_names or (None,))
   follow_source(config.model, "num_classes", outputs, info.name)
 
 

@@ -58,8 +58,7 @@ class MaskedAutoencoding(Classification):
   @classmethod
   def resolve(cls, config, source):
     """Sets sizes, channels, mean and standard deviation from the data."""
-    info = getattr(source, "info", source)
-    resolve_images(config, source, {}, len(info.class_names or (None,)))
+    resolve_images(config, source, {})
 
   @classmethod
   def from_config(  # type: ignore[override]  # its loss is no loss of classes
@@ -108,9 +107,9 @@ class MaskedAutoencoding(Classification):
 
   def draw(self, batch, key):
     """Returns augmented images (B, height, width, C) of `image_size`, and masks (B, N)."""
-    index, blank = batch["index"], jnp.zeros(len(batch["index"]), jnp.int32)
-    images, _ = self.augmented(batch, key, blank)
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.fold_in(key, 3), index)
+    images, _ = self.augmented(batch, key)
+    key = jax.random.fold_in(key, 3)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, batch["index"])
     return images, self.draw_masks(keys)
 
   def draw_masks(self, keys: jax.Array) -> jax.Array:
