@@ -5,8 +5,9 @@ import io
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from vitx.analysis.comparison import Outcome, figure_format, format_spread
 from vitx.analysis.statistics import spread
@@ -28,7 +29,9 @@ class Live:
     """Starts with nothing finished; `figure` is the shown metric on *test*, such as "top1"."""
     self._points, self._directory = points, directory
     self._name, self._scale, self._digits = figure_format(figure)
-    self._figure = figure
+    self.figure = figure
+    # The step and the latest validation of each point that others train.
+    self._rows: dict[str, tuple[str, str]] = {}
     self._terminal = sys.stdout
     self._drawn = 0  # The number of lines of the table on the terminal.
     self._outcomes: dict[str, Outcome] = {}
@@ -60,6 +63,20 @@ class Live:
       self._busy.add(point.name)
       self._draw(f"{point.name}: another process trains it")
 
+  def show_rows(self, point: Point, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Shows the step and the latest validation of a point that another process trains."""
+    self.update(point, State.BUSY)
+    before = self._rows.get(point.name, ("", ""))
+    step = f"step {rows[-1]['step']}" if rows else "has not begun"
+    figure = ""
+    for row in rows:
+      if row["kind"] == "validation":
+        value = format_figure(row[self.figure] * self._scale, self._digits)
+        figure = f"validation {self._name} {value} at step {row['step']}"
+    self._rows[point.name] = (step, figure)
+    if (step, figure) != before if self._terminal.isatty() else figure != before[1]:
+      self._draw(f"{point.name}: {figure or step}")
+
   def outcomes(self) -> list[Outcome]:
     """Returns the outcomes of all points, in the order of the points."""
     return [self._outcomes[point.name] for point in self._points]
@@ -67,7 +84,7 @@ class Live:
   def _describe(self, outcome: Outcome) -> str:
     if outcome.problem:
       return f"failed: {outcome.problem}"
-    value = outcome.test[self._figure] * self._scale
+    value = outcome.test[self.figure] * self._scale
     return f"test {self._name} {format_figure(value, self._digits)}"
 
   def _draw(self, line: str) -> None:
@@ -98,12 +115,14 @@ class Live:
     for method in dict.fromkeys(point.method for point in self._points):
       names = [point.name for point in self._points if point.method == method]
       ended = [self._outcomes[name] for name in names if name in self._outcomes]
-      good = [x.test[self._figure] * self._scale for x in ended if not x.problem]
+      good = [x.test[self.figure] * self._scale for x in ended if not x.problem]
       busy = sum(name in self._busy for name in names)
       mean = format_spread(spread(good) if good else None, 1.0, self._digits)
       failed = len(ended) - len(good)
       rows.append((method, f"{len(good)}/{len(names)}", str(busy or ""), str(failed or ""), mean))
-    return f"{lay_out(rows, right=(1, 2, 3, 4))}\n{self._remaining()}"
+    table = lay_out(rows, right=(1, 2, 3, 4))
+    others = [(name, *self._rows[name]) for name in self._rows if name in self._busy]
+    return "\n".join([table, *([lay_out(others)] if others else []), self._remaining()])
 
   def _remaining(self) -> str:
     remaining = len(self._points) - len(self._outcomes)

@@ -56,7 +56,9 @@ class Parser(argparse.ArgumentParser):
 def start(*before: str) -> int:
   """Runs the command made of `before` and this process's arguments; returns the exit status."""
   atexit.register(_keep_status)
-  return main([*before, *sys.argv[1:]])
+  status = main([*before, *sys.argv[1:]])
+  signals: Any = sys.modules.get("vitx.runtime.signals")
+  return signals.leave(status) if signals else status
 
 
 def _keep_status() -> None:

@@ -58,6 +58,6 @@ def run(
     texts = {row: join_text(text, [f"duration={duration!r}"]) for row, text in texts.items()}
   workdir = workdir or f"runs/reproduce_{points.name_file(path)}"
   if budget is not None:
-    restore_cores(workdir, output["parallel"])
+    restore_cores(workdir, output["parallel"] or 1)
     texts = points.fit_budget(texts, budget)
   return run_points(points.make_points(texts, seeds), path, workdir, **output)

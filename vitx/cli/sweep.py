@@ -9,7 +9,8 @@ has an ordinary workdir of its own below --workdir. `{seed}` in the config or in
 the seed of each run, such as `init_from=runs/dense/vit_seed-{seed}`. After a stop, the same command
 resumes the sweep. The command may also be started several times at once, on one machine or on
 several that share the directory; each run is trained by one of the processes. `--parallel N` starts
-N processes on this machine.
+N processes on this machine. `--launch slurm` submits the runs that are missing as a job of Slurm,
+and `--wait` shows them until all are done, and then writes the results.
 
 At the end, three files in OUT/NAME compare the methods: a table (table.md), a line for each run
 (runs.csv) and the training curves (curves.png). The table has the mean of each method, its paired
@@ -31,6 +32,8 @@ from vitx.cli.flags import CONFIG, add_trust, positive
 from vitx.config.loader import split_text
 
 if TYPE_CHECKING:
+  from vitx.cli.launch import Launcher
+  from vitx.cli.live import Live
   from vitx.sweeps.points import Point
 
 
@@ -51,9 +54,14 @@ def add_output(parser: argparse.ArgumentParser) -> None:
   add("--out", default="results", help="The folder of the results of all sweeps.")
   add("--name", help="The folder of this sweep in --out; the default is the workdir's name.")
   add("--plot", action=argparse.BooleanOptionalAction, default=True, help="Draws the curves.")
-  add(
-    "--parallel", type=positive, default=1, metavar="N", help="The number of processes that train."
-  )
+  words = "The number of processes that train; the default is 1, and on Slurm one for each run."
+  add("--parallel", type=positive, metavar="N", help=words)
+  words = "Trains on Slurm, or in processes in the background, and returns at once."
+  add("--launch", choices=("slurm", "local"), help=words)
+  words = "Options of sbatch, such as partition=gpu,time=2:00:00,cpus-per-task=4."
+  add("--slurm", default="", metavar="NAME=VALUE,...", help=words)
+  words = "Trains nothing in this process, and shows the runs until others have ended them."
+  add("--wait", action="store_true", help=words)
   add_trust(add)
 
 
@@ -76,13 +84,16 @@ def run_points(points: "Sequence[Point]", source: str | None, workdir: str, **ou
     workdir: The directory of the points' workdirs.
     **output: Further arguments of `compare`.
   """
+  from vitx.cli.launch import Launcher
   from vitx.sweeps.points import check_points, match_published, read_record
   from vitx.sweeps.workers import restore_cores
 
   if done := read_record(points, workdir, output["out"], output["name"], output["plot"]):
     print(done["shown"])
     return done["status"]
-  restore_cores(workdir, output["parallel"])
+  kind, slurm = output.pop("launch"), output.pop("slurm")
+  output["launcher"] = Launcher(kind, slurm, workdir) if kind else None
+  restore_cores(workdir, output["parallel"] or 1)
   check_points(points)
   return compare(points, match_published(source, points) if source else {}, workdir, **output)
 
@@ -95,7 +106,9 @@ def compare(
   out: str,
   name: str | None,
   plot: bool,
-  parallel: int = 1,
+  parallel: int | None = None,
+  launcher: "Launcher | None" = None,
+  wait: bool = False,
 ) -> int:
   """Trains the points of a sweep, writes their results and returns the exit status.
 
@@ -106,20 +119,22 @@ def compare(
     out: The folder of the results of all sweeps.
     name: The folder of this sweep in it, or `None` for the name of the workdir.
     plot: Whether to draw the curves.
-    parallel: The number of processes that train.
+    parallel: The number of processes that train, see `add_output`.
+    launcher: The launcher of the tasks that train; None if this process trains.
+    wait: Whether to train nothing here, and to wait until all points are done.
 
   Raises:
     ConfigError: The points cannot be trained, or the results cannot be written.
   """
   from vitx.analysis.comparison import Comparison
   from vitx.analysis.figures.style import make_canvas
+  from vitx.cli.launch import follow
   from vitx.cli.live import Live
   from vitx.inference.folds import pool_folds
-  from vitx.runtime import cache, signals
+  from vitx.runtime import cache
   from vitx.sweeps.points import identify, record
   from vitx.sweeps.results import group_folds, measure_methods, write_results
-  from vitx.sweeps.sweep import train_points
-  from vitx.sweeps.workers import WORKER, record_cores, train_in_workers
+  from vitx.sweeps.workers import WORKER, record_cores
   from vitx.training import phases
 
   named = workdir.rstrip("/").rpartition("/")[2] if name is None else name
@@ -133,16 +148,16 @@ def compare(
   if worker is None:
     print(f"checking {len({point.method for point in points})} methods ...", flush=True)
     methods, (figure, mode) = measure_methods(points, published, workdir)
-    record_cores(workdir)
-  live, rest, status = Live(points, workdir, worker or figure), points, 0
-  if parallel > 1 and worker is None:
-    rest, status = train_in_workers(parallel, points, workdir, live.update, figure)
-  if not status and not train_points(rest, workdir, live):
-    status = signals.EXIT_INTERRUPTED
-  if status == signals.EXIT_INTERRUPTED:
-    print("\nstopped; run the same command again to resume", flush=True)
-  if status or worker:
-    return signals.leave(status)
+    record_cores(workdir, launcher.cores if launcher else None)
+    if launcher:
+      launcher.submit(points, parallel, figure)
+      if not wait:
+        return 0
+  live = Live(points, workdir, worker or figure)
+  if wait and worker is None:
+    follow(points, workdir, live, launcher)
+  elif (status := _train(points, workdir, live, 1 if worker else parallel or 1)) or worker:
+    return status
   outcomes = live.outcomes()
   comparison = Comparison(figure, mode, methods, outcomes)
   more = pool_folds(group_folds(points, outcomes, workdir))
@@ -151,4 +166,20 @@ def compare(
   print(shown)
   status = 1 if any(outcome.problem for outcome in outcomes) else 0
   record(identity, workdir, paths, shown=shown, status=status)
+  return status
+
+
+def _train(points: "Sequence[Point]", workdir: str, live: "Live", count: int) -> int:
+  """Trains points in this process, or in `count` others; returns the exit status."""
+  from vitx.runtime import signals
+  from vitx.sweeps.sweep import train_points
+  from vitx.sweeps.workers import ONLY_ONE, train_in_workers
+
+  rest, status = points, 0
+  if count > 1:
+    rest, status = train_in_workers(count, points, workdir, live.update, live.figure)
+  if not status and not train_points(rest, workdir, live, only_one=ONLY_ONE in os.environ):
+    status = signals.EXIT_INTERRUPTED
+  if status == signals.EXIT_INTERRUPTED:
+    print("\nstopped; run the same command again to resume", flush=True)
   return status

@@ -43,8 +43,10 @@ def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
   logging.use_absl_handler()
   logging.set_verbosity(logging.WARNING)
   distributed.initialize(**place)
+  if not distributed.is_writer():
+    progress.silence()
   result = phases.train(loaded, workdir, dry_run=dry_run)
   if not result.finished:
     print(f"stopped at step {result.step}; run the same command again to resume", flush=True)
-    return signals.leave(signals.EXIT_INTERRUPTED)
+    return signals.EXIT_INTERRUPTED
   return 0

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import os
 import sys
 import threading
 import time
@@ -16,6 +17,13 @@ T = TypeVar("T")
 SOON = 2.0  # seconds after which long work shows its progress
 # The seconds that each part of the start of a run has taken in this process, such as "tracing".
 SPENT: dict[str, float] = {}
+_is_silent = False
+
+
+def silence() -> None:
+  """Ends the output of this process except errors, since process 0 of a run prints the same."""
+  global _is_silent
+  _is_silent, sys.stdout = True, open(os.devnull, "w")  # noqa: SIM115 (to the end of the process)
 
 
 @contextlib.contextmanager
@@ -74,13 +82,14 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
   shape = None if is_terminal else "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
   apart = 0.2 if is_terminal else math.inf  # seconds between two drawings by tqdm itself
   settings: Any = dict(mininterval=apart, delay=SOON, leave=False, bar_format=shape)
+  settings["disable"] = _is_silent
   with tqdm(total=total, desc=what, unit=unit, **settings) as bar:
 
     def show() -> None:
       if is_terminal:
         bar.refresh()
         bar.last_print_t = time.time()  # otherwise tqdm does not know that it must clear the bar
-      else:
+      elif not _is_silent:
         print(bar, file=sys.stderr, flush=True)
 
     with _repeating(show, SOON, 1.0 if is_terminal else 10.0):

@@ -97,13 +97,13 @@ class StopRequest:
       self._is_breakable = False
 
   def _handle(self, number: int, frame: object) -> None:
+    _received.append(number)
     if self.received is not None:
       if self._clock() - self._since >= AGAIN:
         self._restore()
         signal.raise_signal(number)
       return
     self._since, self.received = self._clock(), signal.Signals(number)
-    _received.append(number)
     print(
       f"\n{self.received.name}: the run saves its state after the steps in progress and ends;"
       " a second signal ends it at once",
@@ -160,6 +160,11 @@ def wait(result: "Future[T]") -> T:
 def count_received() -> int:
   """Returns the number of signals so far that asked a run of this process to end."""
   return len(_received)
+
+
+def has_received(number: int) -> bool:
+  """Returns whether a signal has asked a run of this process to end, also as a second one."""
+  return number in _received
 
 
 def leave(status: int) -> int:

@@ -58,7 +58,9 @@ class Show(Protocol):
 
 @sources.sharing()
 @sharing.sharing()
-def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> bool:
+def train_points(
+  points: Sequence[Point], directory: str | Path, show: Show, *, only_one: bool = False
+) -> bool:
   """Trains all points that are not done, and waits for points that other processes train.
 
   A point whose loss is not finite has failed; the failure is recorded and the point is not
@@ -69,9 +71,11 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
     points: The points, in the order in which they are trained.
     directory: The directory that holds the points' workdirs; created if absent.
     show: The object that shows the progress.
+    only_one: Whether to train only the first point that is free, and to wait for no other process.
 
   Returns:
-    True if all points are done; False if a signal ended the sweep, which another call continues.
+    True if all points are done, or with `only_one` if one is, or none is free; False if a signal
+    ended the sweep, which another call continues.
 
   Raises:
     ConfigError: A workdir belongs to another run, or a point would end before its last phase.
@@ -87,30 +91,35 @@ def train_points(points: Sequence[Point], directory: str | Path, show: Show) -> 
   while points:
     busy: list[Point] = []
     for point in points:
-      state = _train_point(point, directory, show)
+      state, is_claimed = _train_point(point, directory, show)
       if state is State.STOPPED:
         return False
+      if only_one and is_claimed and state is State.DONE:
+        return True
       if state is State.BUSY:
         busy.append(point)
       is_rest = busy or point is not points[-1]
       if is_rest and count_received() > before:  # a signal came as the point ended
         return False
+    if only_one:
+      return True
     if len(busy) == len(points):
       time.sleep(POLL)
     points = busy
   return True
 
 
-def _train_point(point: Point, directory: str | Path, show: Show) -> State:
-  """Trains a point unless it is done or another process trains it; returns its state."""
+def _train_point(point: Point, directory: str | Path, show: Show) -> tuple[State, bool]:
+  """Trains a point that is free; returns its state, and whether this process has trained it."""
   workdir = wd.join(directory, point.name)
   with contextlib.ExitStack() as locks:
-    state = _claim(point, workdir, locks)
+    claim = _claim(point, workdir, locks)
+    state = claim
     if state is None:
       with show.training(point):
         state = _train(point, workdir)
   show.update(point, state)
-  return state
+  return state, claim is None
 
 
 def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | None:

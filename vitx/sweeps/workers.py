@@ -19,6 +19,7 @@ CORES = "sweep.json"
 NUMBERS = ("JAX_NUM_CPU_DEVICES", "NPROC")
 SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION"  # JAX's share of the memory of a GPU
 WORKER = "VITX_SWEEP_WORKER"  # in a process that only trains, the figure that the sweep shows
+ONLY_ONE = "VITX_SWEEP_ONLY_ONE"  # in a worker that ends with its first point
 
 
 def restore_cores(directory: str, count: int) -> None:
@@ -34,13 +35,28 @@ def restore_cores(directory: str, count: int) -> None:
     os.environ.setdefault(name, recorded[name])
 
 
-def record_cores(directory: str) -> None:
-  """Records the threads and devices with which a sweep begins, unless it has begun already."""
+def record_cores(directory: str, cores: str | None = None) -> None:
+  """Records the threads and devices with which a sweep begins, unless it has begun already.
+
+  Args:
+    directory: The directory of the points' workdirs.
+    cores: The number of cores of the machines that will train, if they are not like this one.
+  """
   from vitx.runtime.parallel import count_cores
 
   if not wd.read_json(directory, CORES):
     chosen = {name: os.environ[name] for name in NUMBERS if name in os.environ}
-    wd.write_json(directory, CORES, {"NPROC": str(count_cores())} | chosen)
+    wd.write_json(directory, CORES, {"NPROC": cores or str(count_cores())} | chosen)
+
+
+def make_environment(count: int, figure: str) -> dict[str, str]:
+  """Returns the variables that make this process's command one of `count` workers of a sweep.
+
+  JAX in each worker takes at most a share of 0.9 / `count` of a GPU's memory, unless the user has
+  set another share.
+  """
+  share = os.environ.get(SHARE, f"{0.9 / count:.3g}")
+  return {WORKER: figure, SHARE: share, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def train_in_workers(
@@ -48,8 +64,7 @@ def train_in_workers(
 ) -> tuple[list[Point], int]:
   """Trains points by other processes, which run this process's command, and passes a signal on.
 
-  JAX in each process takes at most a share of 0.9 / `count` of a GPU's memory, unless the user has
-  set another share. The processes print only errors; `log.txt` of a point has its other output.
+  The processes print only errors; `log.txt` of a point has its other output.
 
   Args:
     count: The number of processes.
@@ -66,9 +81,10 @@ def train_in_workers(
   from vitx.runtime.signals import EXIT_INTERRUPTED, POLL, StopRequest
   from vitx.sweeps.sweep import State, is_done
 
-  share, null, rest = os.environ.get(SHARE, f"{0.9 / count:.3g}"), subprocess.DEVNULL, [*points]
+  null, rest = subprocess.DEVNULL, [*points]
+  environment = os.environ | make_environment(count, figure)
+  share = environment[SHARE]
   print(f"{count} processes train; on a GPU, each takes {share} of its memory", flush=True)
-  environment = os.environ | {WORKER: figure, SHARE: share, "PYTHONPATH": os.pathsep.join(sys.path)}
   command = [sys.executable, "-P", "-m", "vitx", *sys.argv[1:]]
   with StopRequest() as request:
     # In a session of its own, a process gets no signal from the terminal besides the one passed on.
