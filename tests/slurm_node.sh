@@ -40,7 +40,10 @@ JobAcctGatherType=jobacct_gather/none
 NodeName=$(hostname) CPUs=2 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 END
-  pgrep -x munged > /dev/null || runuser -u munge -- munged
+  if ! pgrep -x munged > /dev/null; then
+    runuser -u munge -- munged
+    touch "$dir/munged"
+  fi
   export SLURM_CONF="$dir/slurm.conf"
   slurmctld
   slurmd
@@ -57,6 +60,9 @@ stop() {
   for name in slurmd slurmctld; do
     kill "$(cat "$dir/$name.pid")"
   done
+  if [[ -e "$dir/munged" ]]; then
+    pkill -x munged
+  fi
 }
 
 "$1"

@@ -71,7 +71,7 @@ def test_a_launch_starts_a_task_for_each_point_that_has_none(tmp_path, slurm, ca
   assert "3 points are not done, and 3 tasks train or wait" in capsys.readouterr().out
 
 
-def test_what_slurm_refuses_is_said_in_its_words(tmp_path, slurm):
+def test_a_job_that_slurm_refuses_ends_with_its_message(tmp_path, slurm):
   launcher = launch.Launcher("slurm", "partition=gpu", str(tmp_path))
   with pytest.raises(ConfigError, match="slurm: sbatch: error: invalid partition specified: gpu"):
     launcher.submit(points(), None, "top1")
@@ -113,7 +113,7 @@ def test_a_signal_saves_before_submitit_gives_the_task_back(monkeypatch, numbers
   monkeypatch.setenv(WORKER, "of another sweep")
   monkeypatch.setenv(launch.GPUS, "0")
   handler = signal.signal(signal.SIGUSR2, lambda number, _: order.append(("requeued", number)))
-  task = launch.Task({WORKER: "top1", launch.GPUS: None})
+  task = launch.SweepTask({WORKER: "top1", launch.GPUS: None})
   try:
     with pytest.raises(SystemExit) as end:
       task()

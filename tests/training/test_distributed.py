@@ -2,6 +2,7 @@
 
 import threading
 
+import jax
 import pytest
 
 from vitx.config.errors import ConfigError
@@ -12,7 +13,7 @@ from vitx.training import distributed
 def calls(monkeypatch):
   args = []
   monkeypatch.setattr(distributed.jax.distributed, "initialize", lambda *a, **_: args.append(a))
-  for name in (*distributed.COUNTS, *distributed.HOSTS, *distributed.SEVERAL):
+  for name in (*distributed.COUNTS, distributed.NODES, *distributed.HOSTS, *distributed.SEVERAL):
     monkeypatch.delenv(name, raising=False)
   monkeypatch.setattr(distributed, "_on_tpu_vm", lambda: False)
   return args
@@ -63,6 +64,19 @@ def test_a_cluster_joins_several_processes(calls, monkeypatch, name, value, seve
   monkeypatch.setenv(name, value)
   distributed.initialize()
   assert bool(calls) == several
+
+
+@pytest.mark.parametrize(("machines", "visible"), [("4", "all"), ("2", "0")])
+def test_the_only_process_of_a_machine_sees_all_its_gpus(calls, monkeypatch, machines, visible):
+  join = lambda **_: jax.config.update("jax_cuda_visible_devices", "0")  # noqa: E731
+  monkeypatch.setattr(distributed.jax.distributed, "initialize", join)
+  monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+  monkeypatch.setenv(distributed.NODES, machines)
+  try:
+    distributed.initialize()
+    assert jax.config.values["jax_cuda_visible_devices"] == visible
+  finally:
+    jax.config.update("jax_cuda_visible_devices", "all")
 
 
 def test_a_tpu_machine_without_a_pod_is_alone(calls, monkeypatch):

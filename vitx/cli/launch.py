@@ -38,7 +38,7 @@ POLL = 2.0  # seconds between two looks at the points
 GPUS = "CUDA_VISIBLE_DEVICES"
 
 
-class Task:
+class SweepTask:
   """A task of submitit, which runs this process's command as a worker of the sweep."""
 
   def __init__(self, environment: dict[str, str | None]):
@@ -138,7 +138,7 @@ class Launcher:
       environment |= {GPUS: os.environ.get(GPUS)}  # submitit's own value hides all
     executor.update_parameters(stderr_to_stdout=True)
     try:
-      self._jobs = executor.submit_array([Task(environment)] * missing)
+      self._jobs = executor.submit_array([SweepTask(environment)] * missing)
     except self._submitit.core.utils.FailedJobError as error:
       raise ConfigError(f"slurm: {' '.join(str(error).split())}") from error
 

@@ -21,7 +21,7 @@ _is_silent = False
 
 
 def silence() -> None:
-  """Ends the output of this process except errors, since process 0 of a run prints the same."""
+  """Ends the output of this process, except errors. Of several processes, only one prints."""
   global _is_silent
   _is_silent, sys.stdout = True, open(os.devnull, "w")  # noqa: SIM115 (to the end of the process)
 

@@ -21,6 +21,7 @@ from vitx.runtime.progress import announce
 
 # Variables in which the launcher of a job step, SLURM's srun or Open MPI, counts the processes.
 COUNTS = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+NODES = "SLURM_STEP_NUM_NODES"  # in which SLURM counts the machines of a job step
 # Variables that list the hosts of a pod on GKE, and variables that exist only in a pod of several
 # slices or in an indexed job of Kubernetes.
 HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
@@ -88,6 +89,12 @@ def _join(*place: Any) -> None:
     initialize(*place, initialization_timeout=PATIENCE, heartbeat_timeout_seconds=HEARTBEAT)
   finally:
     _jax.get_distributed_runtime_client = make
+  if (
+    os.environ.get(NODES) == os.environ.get(COUNTS[0]) and "JAX_LOCAL_DEVICE_IDS" not in os.environ
+  ):
+    # JAX gives each task of SLURM one GPU, also the only task of a machine with several GPUs.
+    jax.config.update("jax_cuda_visible_devices", "all")
+    jax.config.update("jax_rocm_visible_devices", "all")
   if is_joined() and sys.platform == "linux":
     ctypes.CDLL(None).signal(signal.SIGABRT, _on_abort)  # a Python handler needs the main thread
 
