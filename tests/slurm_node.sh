@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Starts and stops a Slurm cluster of this machine alone, for tests. Needs root, and Debian's
-# packages slurm-wlm and munge.
+# Starts and stops a Slurm cluster of this machine alone, for tests, as root. CI_SLURM=1 installs
+# Debian's packages slurm-wlm and munge if Slurm is missing.
 #   tests/slurm_node.sh start DIR; export SLURM_CONF=DIR/slurm.conf
 #   tests/slurm_node.sh stop DIR
 set -euo pipefail
 dir=$2
 
 start() {
+  if [[ -n "${CI_SLURM:-}" ]] && ! command -v slurmctld > /dev/null; then
+    apt-get update -qq
+    apt-get install -qq --no-install-recommends slurm-wlm munge > /dev/null
+  fi
   mkdir -p "$dir/spool" "$dir/state" /run/munge
   # A key of this machine alone, unless it has one.
   [[ -s /etc/munge/munge.key ]] || head -c 1024 /dev/urandom > /etc/munge/munge.key

@@ -126,7 +126,9 @@ class Launcher:
 
   def _start(self, missing: int, count: int, figure: str) -> None:
     folder = Path(self._directory, LOGS).absolute()
-    environment: dict[str, str | None] = {**make_environment(count, figure)}
+    environment: dict[str, str | None] = {
+      **make_environment(1 if self._is_slurm else count, figure)
+    }
     os.environ["PYTHONPATH"] = environment["PYTHONPATH"] or ""  # where a task finds this file
     if self._is_slurm:
       executor = self._submitit.SlurmExecutor(folder, max_num_timeout=REQUEUES)

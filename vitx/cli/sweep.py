@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitx.checkpoints.outputs import check_folder
 from vitx.cli.flags import CONFIG, add_trust, positive
+from vitx.config.errors import ConfigError
 from vitx.config.loader import split_text
 
 if TYPE_CHECKING:
@@ -86,14 +87,17 @@ def run_points(points: "Sequence[Point]", source: str | None, workdir: str, **ou
   """
   from vitx.cli.launch import Launcher
   from vitx.sweeps.points import check_points, match_published, read_record
-  from vitx.sweeps.workers import restore_cores
+  from vitx.sweeps.workers import WORKER, restore_cores
 
   if done := read_record(points, workdir, output["out"], output["name"], output["plot"]):
     print(done["shown"])
     return done["status"]
   kind, slurm = output.pop("launch"), output.pop("slurm")
-  output["launcher"] = Launcher(kind, slurm, workdir) if kind else None
-  restore_cores(workdir, output["parallel"] or 1)
+  if slurm and kind != "slurm":
+    raise ConfigError("--slurm needs --launch slurm.")
+  if kind and WORKER not in os.environ:
+    output["launcher"] = Launcher(kind, slurm, workdir)
+  restore_cores(workdir, 1 if kind == "slurm" else output["parallel"] or 1)
   check_points(points)
   return compare(points, match_published(source, points) if source else {}, workdir, **output)
 

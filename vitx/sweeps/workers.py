@@ -52,11 +52,11 @@ def record_cores(directory: str, cores: str | None = None) -> None:
 def make_environment(count: int, figure: str) -> dict[str, str]:
   """Returns the variables that make this process's command one of `count` workers of a sweep.
 
-  JAX in each worker takes at most a share of 0.9 / `count` of a GPU's memory, unless the user has
-  set another share.
+  JAX in each of several workers takes at most a share of 0.9 / `count` of a GPU's memory, unless
+  the user has set another share.
   """
-  share = os.environ.get(SHARE, f"{0.9 / count:.3g}")
-  return {WORKER: figure, SHARE: share, "PYTHONPATH": os.pathsep.join(sys.path)}
+  share = {SHARE: os.environ.get(SHARE, f"{0.9 / count:.3g}")} if count > 1 else {}
+  return {WORKER: figure, "PYTHONPATH": os.pathsep.join(sys.path), **share}
 
 
 def train_in_workers(
