@@ -133,6 +133,26 @@ class Live:
     return f"{text}, about {format_seconds(remaining * mean)} left for this process alone"
 
 
+class Lines:
+  """A display of a search, which prints a line when a run ends."""
+
+  def __init__(self, directory: str, figure: str):
+    """Stores the directory of the runs and their primary figure, such as "top1"."""
+    self._directory, self._figure = directory, figure
+    self._name, self._scale, self._digits = figure_format(figure)
+
+  def training(self, point: Point) -> contextlib.AbstractContextManager:
+    """Returns a context in which the run prints nothing here; `log.txt` has its lines."""
+    return contextlib.redirect_stdout(io.StringIO())
+
+  def update(self, point: Point, state: State) -> None:
+    """Prints the result of a run that has ended."""
+    if outcome := read_outcome(point, self._directory):
+      value = outcome.validation.get(self._figure, 0.0) * self._scale
+      figure = f"validation {self._name} {format_figure(value, self._digits)}"
+      print(f"{point.name}: {outcome.problem or figure}", flush=True)
+
+
 class _LastLines(io.TextIOBase):
   """A text stream that passes the last line of each write to a callback."""
 

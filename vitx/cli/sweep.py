@@ -12,6 +12,11 @@ several that share the directory; each run is trained by one of the processes. `
 N processes on this machine. `--launch slurm` submits the runs that are missing as a job of Slurm,
 and `--wait` shows them until all are done, and then writes the results.
 
+`--search N` tries N combinations instead of all, proposed by Optuna from ranges such as
+`learning_rate=log(1e-4,1e-2)`, `uniform(0,1)`, `int(2,6)` and lists, with all seeds and folds of
+each. The mean figure on validation decides. The same command, also several at once, continues. It
+ends with the best combinations and a file trials.csv in OUT/NAME.
+
 At the end, three files in OUT/NAME compare the methods: a table (table.md), a line for each run
 (runs.csv) and the training curves (curves.png). The table has the mean of each method, its paired
 difference from the first method with a confidence interval, and its rank. OUT/README.md becomes the
@@ -44,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--config", required=True, help=f"{CONFIG} It sets no seed; {{seed}} stands for the run's.")
   add("--over", help="Lists as field=[value,value],...; row=[a,b] are rows of the file.")
   add("--seeds", type=positive, default=1, help="The number of seeds, which begin at 0.")
+  words = "Searches the ranges in --over by this number of trials."
+  add("--search", type=positive, metavar="N", help=words)
   words = "The directory of the runs, which may be gs://..."
   add("--workdir", required=True, metavar="DIR", help=words)
   add_output(parser)
@@ -66,10 +73,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
   add_trust(add)
 
 
-def run(config: str, over: str | None, seeds: int, **options: Any) -> int:
+def run(config: str, over: str | None, seeds: int, search: int | None, **options: Any) -> int:
   """Trains, writes the results and returns the exit status."""
   from vitx.sweeps.points import FOLD, ROW, expand, make_points, parse_grid
 
+  if search is not None:
+    return _search(config, over or "", seeds, search, **options)
   grid = parse_grid(over) if over is not None else {}
   folds = grid.pop(FOLD, None)
   points = make_points(expand(config, grid), seeds, folds)
@@ -187,3 +196,24 @@ def _train(points: "Sequence[Point]", workdir: str, live: "Live", count: int) ->
   if status == signals.EXIT_INTERRUPTED:
     print("\nstopped; run the same command again to resume", flush=True)
   return status
+
+
+def _search(config: str, over: str, seeds: int, count: int, workdir: str, **output: Any) -> int:
+  """Searches in this process, prints and writes the trials, and returns the exit status."""
+  from vitx.cli.live import Lines
+  from vitx.runtime import cache, signals
+  from vitx.sweeps.search import Search
+  from vitx.sweeps.workers import record_cores, restore_cores
+
+  if output["launch"] or output["parallel"] or output["wait"]:
+    raise ConfigError("--search runs in this process; start the command several times at once.")
+  restore_cores(workdir, 1)
+  search = Search(config, over, seeds, workdir)
+  record_cores(workdir)
+  cache.enable()
+  if not search.run(count, Lines(workdir, search.figure.name)):
+    print("\nstopped; run the same command again to resume", flush=True)
+    return signals.EXIT_INTERRUPTED
+  path = search.write(Path(output["out"], output["name"] or Path(workdir).name))
+  print(f"\n{search.summary()}\n{path}")
+  return 0

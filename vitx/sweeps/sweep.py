@@ -25,7 +25,7 @@ from vitx.runtime import sharing
 from vitx.runtime.signals import count_received
 from vitx.sweeps.points import Point
 from vitx.training import phases
-from vitx.training.failures import NonFiniteError
+from vitx.training.failures import NonFiniteError, PrunedError
 from vitx.training.record import provenance
 from vitx.training.validation import SEEN
 
@@ -63,9 +63,9 @@ def train_points(
 ) -> bool:
   """Trains all points that are not done, and waits for points that other processes train.
 
-  A point whose loss is not finite has failed; the failure is recorded and the point is not
-  tried again. The config of a teacher, or of the run in `init_from`, may name Python code, which is
-  imported only as `registry.trusting` allows.
+  A point whose loss is not finite, or which a search prunes, has failed; the failure is recorded
+  and the point is not tried again. The config of a teacher, or of the run in `init_from`, may name
+  Python code, which is imported only as `registry.trusting` allows.
 
   Args:
     points: The points, in the order in which they are trained.
@@ -140,12 +140,12 @@ def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | N
 
 
 def _train(point: Point, workdir: str) -> State:
-  """Trains a point and returns its state; records a loss that is not finite."""
+  """Trains a point and returns its state; records a failure that is a result."""
   try:
     result = phases.train(point.config, workdir)
   except lock.WorkdirInUseError:
     return State.BUSY
-  except NonFiniteError as error:
+  except (NonFiniteError, PrunedError) as error:
     wd.write_json(workdir, FAILED, {"error": str(error)})
     return State.DONE
   return State.DONE if result.finished else State.STOPPED

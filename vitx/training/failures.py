@@ -20,6 +20,10 @@ class OutOfMemoryError(UserError, RuntimeError):
   """The device has too little memory for the step."""
 
 
+class PrunedError(UserError, RuntimeError):
+  """A search has ended a run that validates worse than others."""
+
+
 class TrackingError(UserError, RuntimeError):
   """A tracker of metrics cannot be reached, or does not work."""
 

@@ -1,13 +1,16 @@
 """Evaluates a run's states on *validation*, which chooses the best checkpoint, and on *test*."""
 
+import contextvars
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 
 from vitx.config.registry import build
 from vitx.data.dataset import Examples
+from vitx.ops.context import assigned
 from vitx.runtime import evaluation, parallel
 from vitx.runtime.signals import Interrupted
 from vitx.tasks.figures import Figures, followed
@@ -23,6 +26,14 @@ Evaluate = Callable[[Any, int, str], Figures]
 # The kind of the rows that `evaluation.on_test` adds to the log: figures on *test*, which do
 # not choose a checkpoint.
 SEEN = "test_seen"
+# A function that gets the step and the primary figure of each evaluation that is due.
+Watch = Callable[[int, float], None]
+_watch: contextvars.ContextVar[Watch | None] = contextvars.ContextVar("watch", default=None)
+
+
+def watching(watch: Watch | None) -> AbstractContextManager[None]:
+  """Returns a context in which a function sees all evaluations; it may end a run by an error."""
+  return assigned(_watch, watch)
 
 
 def compile_evaluation(experiment: Experiment) -> tuple[Callable, Callable]:
@@ -116,6 +127,8 @@ def validate(run: Run, evaluate: Evaluate, state: Any, step: int) -> Any:
   primary = task.figures[0]
   assert primary.direction, f"the figure {primary.name} chooses the best checkpoint"
   record.improve(step, figures[primary.name], primary.direction, is_due=is_due)
+  if is_due and (watch := _watch.get()) is not None:
+    watch(step, figures[primary.name])
   if schedule.name == "plateau" and is_due:
     length = RunLength(experiment.total_steps, experiment.steps_per_epoch)
     plateau: Any = build(SCHEDULES, schedule, "schedule", hidden=("run",))(length)
