@@ -129,7 +129,12 @@ def test_logits_and_features_fit_the_probabilities(loaded, digits):
   ):
     assert first[0] == name and first[1] == p.max()
     assert [first[1], second[1], third[1]] == sorted(p.tolist(), reverse=True)[:3]
-  assert "features" not in vitx.predict(loaded, digits[:5]).rows
+  patches = vitx.predict(loaded, digits[:5], features="patches").patches
+  assert patches.shape == (5, 2, 2, 16)  # with the pool "mean"
+  np.testing.assert_allclose(patches.mean(axis=(1, 2)), result.features, atol=1e-6)
+  assert not {"features", "patches"} & vitx.predict(loaded, digits[:5]).rows.keys()
+  with pytest.raises(ConfigError, match="features='pooled' is unknown"):
+    vitx.predict(loaded, digits[:5], features="pooled")
   for k in (0, 11, 1.5):
     with pytest.raises(ConfigError, match=rf"top_k={k}"):
       result.top_k(k)
@@ -185,6 +190,10 @@ def test_the_command_prints_and_writes_its_columns(run, album, tmp_path, capsys,
     assert name in printed and all(format_figure(p) in printed for _, p in best)
     assert entry["name"] == name and len(entry["features"]) == 16
   np.testing.assert_allclose([entry["logits"] for entry in written], result.logits, rtol=1e-6)
+  words = ["--workdir", str(run), "--json", str(data), "--features", "patches"]
+  assert main(["predict", str(album / "b.png"), *words]) == 0
+  assert np.shape(json.loads(data.read_text())[0]["patches"]) == (2, 2, 16)
+  capsys.readouterr()
   assert main(["predict", str(album / "b.png"), "--workdir", str(run)]) == 0
   assert capsys.readouterr().out.split()[:3] == ["name", "class", "probability"]
 

@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--workdir", required=True, help=RUN)
   add("--checkpoint", default="best", help=CHECKPOINT)
   add("--top_k", type=positive, default=1, help="The number of classes to show per input.")
-  add("--features", action="store_true", help="Adds the head's input to the JSON file.")
+  words = "Adds the head's input to the JSON file, or with `patches` the token of each patch."
+  add("--features", nargs="?", const=True, default=False, choices=("patches",), help=words)
   words = "Ends with status 0 if inputs are unreadable, as for a run with data.on_unreadable=skip."
   add("--skip_unreadable", action="store_true", help=words)
   add("--json", action=OutFile, metavar="FILE", help="Writes all outputs as JSON.")

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -11,17 +11,19 @@ import numpy as np
 
 from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
-from vitx.config.checks import check_integer
-from vitx.config.errors import ConfigError
+from vitx.config.checks import check_choice, check_integer
+from vitx.config.errors import ConfigError, listing
 from vitx.data.in_memory import raise_all
 from vitx.inference.inputs import list_inputs, make_reader, name_input
 from vitx.inference.opening import open_model
 from vitx.models import names
+from vitx.ops.layout import TokenLayout
 from vitx.runtime.progress import count_bar
 
 BATCH = 64
-FEATURES = "features"
-WRITTEN = ("logits", FEATURES)  # The rows that files have in addition to the task's columns.
+FEATURES, PATCHES = "features", "patches"
+# The rows that files have in addition to the task's columns.
+WRITTEN = ("logits", FEATURES, PATCHES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +60,11 @@ class Prediction:
     """The vectors that the network's last layer reads, (B, C), if `predict` got `features=True`."""
     return self.rows[FEATURES]
 
+  @property
+  def patches(self) -> np.ndarray:
+    """The tokens before pooling, (B, rows, columns, C), if `predict` got `features="patches"`."""
+    return self.rows[PATCHES]
+
   def top_k(self, k: int) -> list[list[tuple[str, float]]]:
     """Returns the k most probable classes of each example with their probabilities, best first.
 
@@ -81,7 +88,7 @@ def predict(
   model: Loaded | str | Path,
   inputs: Sequence[Any] | np.ndarray,
   *,
-  features: bool = False,
+  features: bool | Literal["patches"] = False,
   skip_unreadable: bool | None = None,
   trust_code: bool = False,
 ) -> Prediction:
@@ -97,7 +104,8 @@ def predict(
       (B, height, width, C). Any task takes dicts of arrays and paths of `.npz` files, whose arrays
       have the names and shapes of those in an example of the run's data. The path of a folder means
       all files in it that the task can read, at any depth and in sorted order.
-    features: Whether to also return the input of the network's head.
+    features: Whether to also return the input of the network's head, or with "patches" the token of
+      each patch, which the pool reads, on the grid of the patches.
     skip_unreadable: Whether to leave out unreadable inputs and list them in `skipped`; None does so
       if the run's `data.on_unreadable` is "skip". At least one input must be readable.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
@@ -107,7 +115,7 @@ def predict(
 
   Raises:
     ConfigError: The workdir does not exist, an input cannot be read (the message names its path),
-      or the network has no head for `features`.
+      or the network has no head or pool for `features`.
     ValueError: The inputs are not a list, or are an array that does not fit the task.
   """
   with open_model(model, trust_code=trust_code) as loaded:
@@ -115,7 +123,10 @@ def predict(
     if skip_unreadable is None:
       skip_unreadable = skips_unreadable(loaded)
     examples = list_inputs(inputs, task)
-    function = with_features(task.evaluate) if features else task.evaluate
+    check_choice(features, "features", (False, True, PATCHES))
+    function = {False: lambda x: x, True: with_features, PATCHES: _with_patches}[features](
+      task.evaluate
+    )
     evaluate = loaded.program(("predict", features), lambda: jax.jit(function))
     state = dict(jax.device_put(loaded.variables))
     arguments = (state.pop("params"), state, task.constants())
@@ -173,18 +184,35 @@ def with_features(
     heads: The names of modules that may be the last layer; the first one that runs is taken.
   """
 
+  return _with_input(evaluate, heads, FEATURES, lambda x: x)
+
+
+def _with_patches(evaluate: Callable[..., Any]) -> Callable[..., Any]:
+  """Wraps a task's `evaluate`, so that its `rows` also have the tokens that the pool reads."""
+
+  def unroll(tokens: jax.Array, layout: TokenLayout) -> jax.Array:
+    return tokens[:, layout.prefix :].reshape(tokens.shape[0], *layout.grid, tokens.shape[-1])
+
+  return _with_input(evaluate, (names.POOL,), PATCHES, unroll)
+
+
+def _with_input(
+  evaluate: Callable[..., Any], modules: Collection[str], row: str, change: Callable[..., jax.Array]
+) -> Callable[..., Any]:
+  """Wraps `evaluate`, so that its `rows` also have the changed input of the first of `modules`."""
+
   def run(*arguments: Any) -> Any:
     read: list[jax.Array] = []
 
     def note(call: Callable, args: tuple, kwargs: dict, context: Any) -> Any:
-      if context.module.name in heads and context.method_name == "__call__":
-        read.append(args[0])
+      if context.module.name in modules and context.method_name == "__call__" and not read:
+        read.append(change(*args))
       return call(*args, **kwargs)
 
     with nn.intercept_methods(note):
       result = evaluate(*arguments)
     if not read:
-      raise ConfigError(f"features are the input of {names.HEAD!r}, which this network lacks.")
-    return {**result, "rows": {**result["rows"], FEATURES: read[0]}}
+      raise ConfigError(f"{row} are the input of {listing(modules)}, which this network lacks.")
+    return {**result, "rows": {**result["rows"], row: read[0]}}
 
   return run
