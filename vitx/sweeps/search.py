@@ -178,9 +178,10 @@ class Search:
     values: list[float] = []
 
     def prune(step: int, value: float) -> None:
-      trial.report(value, step)
-      reports = self.study.trials[trial.number].intermediate_values
-      if len(reports) >= PATIENCE and trial.should_prune():
+      reported = self.study.trials[trial.number].intermediate_values
+      if step not in reported:  # otherwise a killed process has reported it
+        trial.report(value, step)
+      if len({*reported, step}) >= PATIENCE and trial.should_prune():
         raise PrunedError(f"pruned at step {step}: it is worse than the median of earlier trials")
 
     for point in self.points(trial.params):
