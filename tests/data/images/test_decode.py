@@ -1,6 +1,7 @@
 import io
 import re
 import struct
+import sys
 import zlib
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from tests.data.examples import GOLDEN
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.data import order
 from vitx.data.dataset import ArraySpec, DatasetInfo
 from vitx.data.images import decode, resizing
@@ -28,6 +29,20 @@ def noise(height: int, width: int, channels: int, seed: int = 0) -> np.ndarray:
 
 def read(encoded: bytes, channels: int, where="x", value_range=None, upright=False) -> np.ndarray:
   return decode.Encoded(encoded, channels, where, upright, value_range).decode()
+
+
+def test_a_photo_in_heic_is_read_or_names_its_extra(monkeypatch):
+  pillow_heif = pytest.importorskip("pillow_heif")
+  pillow_heif.register_heif_opener()
+  slope = np.arange(64, dtype=np.uint8)[:, None, None] * np.ones((1, 48, 3), np.uint8)
+  content = encode(Image.fromarray(slope), "HEIF", quality=90)
+  pixels = read(content, 3, upright=True)
+  assert pixels.shape == slope.shape and np.abs(pixels.astype(int) - slope).max() < 8
+  with pytest.raises(ConfigError, match=r"^x.heic cannot be read as an image of the formats HEIF"):
+    read(content[:100], 3, "x.heic")
+  monkeypatch.setitem(sys.modules, "pillow_heif", None)
+  with pytest.raises(MissingExtraError, match=r"Reading the photo x.heic needs .*\[heif\]"):
+    read(content, 3, "x.heic")
 
 
 MODES = "1 L LA La P PA RGB RGBA RGBa RGBX CMYK YCbCr LAB HSV"

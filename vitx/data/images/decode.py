@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 from PIL import ExifTags, IcoImagePlugin, Image
 
-from vitx.config.errors import ConfigError
+from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.config.fields import DataSettings, Size
 from vitx.data.dataset import DatasetInfo, Example
 from vitx.data.images.settings import FILE_MODES, find_size, scale_size, sides
@@ -57,14 +57,27 @@ class Encoded:
 
   def open(self) -> Image.Image:
     """Decodes the first frame to an image of Pillow in the mode L, RGB or RGBA, see `to_mode`."""
-    problem = f"{self.where} cannot be read as an image of the formats {', '.join(FORMATS)}"
-    with reading(problem), Image.open(io.BytesIO(self.content), formats=FORMATS) as file:
+    formats = _find_formats(self.content, self.where)
+    problem = f"{self.where} cannot be read as an image of the formats {', '.join(formats)}"
+    with reading(problem), Image.open(io.BytesIO(self.content), formats=formats) as file:
       file.filename = self.where  # for the line about its values
       return to_mode(file, self.channels, self.value_range, upright=self.upright)
 
   def decode(self) -> np.ndarray:
     """Decodes the first frame to an array, uint8 (height, width, channels), as `open` does."""
     return to_array(self.open())
+
+
+def _find_formats(content: bytes, where: str) -> tuple[str, ...]:
+  """Returns the formats that a file may have; HEIF, by its fifth to eighth byte, needs an extra."""
+  if content[4:8] != b"ftyp":
+    return FORMATS
+  try:
+    import pillow_heif
+  except ImportError as error:
+    raise MissingExtraError(f"Reading the photo {where}", "heif") from error
+  pillow_heif.register_heif_opener()
+  return ("HEIF",)
 
 
 def decode_example(example: Mapping[str, Any]) -> Example:

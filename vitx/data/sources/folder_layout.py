@@ -12,8 +12,8 @@ from vitx.data.sources.files import find_directories, has_file
 from vitx.data.split_names import FOLD, find_role, states_role, suggest_name
 
 SUFFIXES = (
-  *(".bmp", ".gif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm", ".pgm", ".png"),
-  *(".ppm", ".tga", ".tif", ".tiff", ".webp"),
+  *(".bmp", ".gif", ".heic", ".heif", ".ico", ".jfif", ".jp2", ".jpe", ".jpeg", ".jpg", ".pbm"),
+  *(".pgm", ".png", ".ppm", ".tga", ".tif", ".tiff", ".webp"),
 )
 # The image directories of the classes, by the name in the file system. A class has several
 # directories if their names differ only in the encoding of accents (`class_names.normalize`).
