@@ -108,19 +108,21 @@ class Live:
   def table(self) -> str:
     """Returns the table as text, with a row for each method.
 
-    The columns are the numbers of points that are done, in training ("busy") and failed, and the
-    mean and standard deviation of the test metric. A line about the remaining time follows.
+    The columns are the numbers of points that are done, waiting, in training ("busy") and failed,
+    and the mean and standard deviation of the test metric. Lines about the points that other
+    processes train, and about the remaining time, follow.
     """
-    rows = [("", "done", "busy", "failed", f"test {self._name}")]
+    rows = [("", "done", "waiting", "busy", "failed", f"test {self._name}")]
     for method in dict.fromkeys(point.method for point in self._points):
       names = [point.name for point in self._points if point.method == method]
       ended = [self._outcomes[name] for name in names if name in self._outcomes]
       good = [x.test[self.figure] * self._scale for x in ended if not x.problem]
       busy = sum(name in self._busy for name in names)
       mean = format_spread(spread(good) if good else None, 1.0, self._digits)
-      failed = len(ended) - len(good)
-      rows.append((method, f"{len(good)}/{len(names)}", str(busy or ""), str(failed or ""), mean))
-    table = lay_out(rows, right=(1, 2, 3, 4))
+      counts = (len(names) - len(ended) - busy, busy, len(ended) - len(good))
+      shown = (str(count or "") for count in counts)
+      rows.append((method, f"{len(good)}/{len(names)}", *shown, mean))
+    table = lay_out(rows, right=(1, 2, 3, 4, 5))
     others = [(name, *self._rows[name]) for name in self._rows if name in self._busy]
     return "\n".join([table, *([lay_out(others)] if others else []), self._remaining()])
 
