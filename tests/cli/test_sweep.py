@@ -141,7 +141,7 @@ def test_a_point_waits_for_a_training_by_hand(tmp_path, quick, monkeypatch):
     raise lock.WorkdirInUseError("in use")
 
   monkeypatch.setattr(phases, "train", refuse)
-  assert trained._train_point(point, tmp_path, Silent()) is State.BUSY
+  assert trained._train_point(point, tmp_path, Silent()) == (State.BUSY, True)
 
 
 def test_a_loss_that_is_not_finite_is_a_result(tmp_path, quick, monkeypatch):
@@ -325,7 +325,7 @@ def test_a_sweep_without_all_folds_pools_none():
 def test_only_rows_have_published_figures(quick, monkeypatch):
   seen = {}
   monkeypatch.setattr(sweep, "compare", lambda p, published, *_, **__: seen.update(published) or 0)
-  output = dict(out="o", name=None, plot=False, parallel=1)
+  output = dict(out="o", name=None, plot=False, parallel=1, launch=None, slurm="", search=None)
   sweep.run("cifar10.py", "row=[resnet20,cct_2_3x2]", 1, workdir="w", **output)
   assert seen["resnet20"]["top1"] == 91.25
   seen.clear()

@@ -112,7 +112,7 @@ class Live:
     and the mean and standard deviation of the test metric. Lines about the points that other
     processes train, and about the remaining time, follow.
     """
-    rows = [("", "done", "waiting", "busy", "failed", f"test {self._name}")]
+    rows: list[tuple[str, ...]] = [("", "done", "waiting", "busy", "failed", f"test {self._name}")]
     for method in dict.fromkeys(point.method for point in self._points):
       names = [point.name for point in self._points if point.method == method]
       ended = [self._outcomes[name] for name in names if name in self._outcomes]

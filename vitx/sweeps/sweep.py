@@ -110,7 +110,7 @@ def train_points(
 
 
 def _train_point(point: Point, directory: str | Path, show: Show) -> tuple[State, bool]:
-  """Trains a point that is free; returns its state, and whether this process has trained it."""
+  """Trains a point that is free; returns its state, and whether this process held its lock."""
   workdir = wd.join(directory, point.name)
   with contextlib.ExitStack() as locks:
     claim = _claim(point, workdir, locks)
