@@ -68,6 +68,34 @@ def test_an_average_may_be_short_at_first(warmup):
     np.testing.assert_allclose(average, 4 * decay + 2 * (1 - decay), rtol=1e-6)
 
 
+def test_schedule_free_steps_equal_those_of_optax():
+  """The rates warm up from 0, and one parameter is frozen."""
+  start = {"a": np.float32([[1.0, -2.0], [0.5, 3.0]]), "frozen": np.float32([0.1])}
+  rates = np.float32([0.0, 0.01, 0.02, *[0.03] * 20])
+  base = optax.scale_by_learning_rate(lambda count: jnp.asarray(rates)[count])
+  descent = optax.chain(optax.scale_by_rms(0.99, bias_correction=True, eps_in_sqrt=False), base)
+  theirs = optax.contrib.schedule_free(descent, lambda count: jnp.asarray(rates)[count - 1])
+  y, follow = {"a": start["a"]}, theirs.init({"a": start["a"]})
+  config = settings(optimizer={"name": "schedule_free", "b2": 0.99, "weight_decay": 0.0})
+  step = small.make_step(
+    optimizer=make_optimizer(config, start), interpolation=0.9, frozen=frozenset({"frozen"})
+  )
+  state = step.begin({"params": start})
+  for rate in rates:
+    gradient = lambda tree: jax.tree.map(lambda x: 2 * x - 0.3, tree)  # noqa: E731
+    updates, follow = theirs.update(gradient(y), follow, y)
+    y = optax.apply_updates(y, updates)
+    grads = gradient(state.params)
+    direction, opt_state = step.optimizer.update(grads, state.opt_state, state.params)
+    state = step._interpolate(state.replace(opt_state=opt_state), direction, rate)
+  x = optax.contrib.schedule_free_eval_params(follow, y)
+  assert np.abs(y["a"] - start["a"]).min() > 0.1 and np.abs(x["a"] - y["a"]).min() > 1e-3
+  np.testing.assert_allclose(state.params["a"], y["a"], rtol=1e-5)
+  np.testing.assert_allclose(state.ema["a"], x["a"], rtol=1e-5)
+  np.testing.assert_array_equal(state.ema["frozen"], start["frozen"])
+  np.testing.assert_array_equal(state.params["frozen"], start["frozen"])
+
+
 @pytest.mark.slow
 def test_training_accuracy_does_not_depend_on_devices_and_micro_batches():
   """The head starts at zero, so all classes tie, and the first class is the guess."""

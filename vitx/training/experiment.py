@@ -34,6 +34,7 @@ from vitx.tasks.figures import Figures, followed
 from vitx.training import attention_entropy, durations, resident
 from vitx.training.optim.optimizers import (
   find_frozen,
+  find_interpolation,
   find_optimizer,
   is_elementwise,
   make_optimizer,
@@ -346,6 +347,7 @@ def make_step(settings: RunSettings, task: Task, schedule: Schedule) -> tuple[St
     grad_accum_steps=settings.grad_accum_steps,
     ema_decay=settings.ema_decay,
     ema_warmup=settings.ema_warmup,
+    interpolation=find_interpolation(settings),
     half=settings.model.get("dtype", "float32") == "float16",
     cycle=cycle,
     frozen=find_frozen(settings, variables["params"]),
@@ -369,7 +371,7 @@ def _check_without_data(settings: RunSettings) -> None:
   weights = settings.evaluation.weights
   if not weights or len(set(weights)) < len(weights):
     raise ConfigError(f"evaluation.weights={weights!r} must name ema, raw or both, each once.")
-  if len(weights) > 1 and not settings.ema_decay:
+  if len(weights) > 1 and not settings.ema_decay and not find_interpolation(settings):
     raise ConfigError(f"evaluation.weights={weights!r} compares an average; set ema_decay.")
   total = durations.to_steps(durations.settle(settings.duration, 1), 1)
   every = {field: fields.find(settings, field) for field in CADENCES}

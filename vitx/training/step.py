@@ -65,6 +65,8 @@ class TrainState(struct.PyTreeNode):
     loss_scale: The loss scale for float16, else None.
     plateau: The factor on the learning rate, a float32 scalar; the plateau schedule sets it after
       an evaluation.
+    squares: The sum of the squared learning rates so far, a float32 scalar, with the optimizer
+      schedule_free; otherwise None.
   """
 
   step: jax.Array
@@ -74,6 +76,7 @@ class TrainState(struct.PyTreeNode):
   ema: Any
   loss_scale: LossScale | None
   plateau: jax.Array
+  squares: jax.Array | None = None
 
 
 class Rates(struct.PyTreeNode):
@@ -106,6 +109,8 @@ class Step:
     ema_decay: The decay of the moving average of the parameters; 0 keeps no average.
     ema_warmup: Whether the average forgets faster at first: after n updates its decay is at most
       (1 + n) / (10 + n).
+    interpolation: The share of the average in the point at which gradients are taken, the `b1` of
+      the optimizer schedule_free; 0 for other optimizers.
     half: Whether the model computes in float16, so that the loss is scaled (`LossScale`).
     cycle: The number of layers after which the kinds of layers repeat, if the state stacks the
       parameters of layers of one kind in one array (see `vitx.models.stacked`); 0 without stacking.
@@ -125,6 +130,7 @@ class Step:
   grad_accum_steps: int = RunSettings.grad_accum_steps
   ema_decay: float = RunSettings.ema_decay
   ema_warmup: bool = RunSettings.ema_warmup
+  interpolation: float = 0.0
   half: bool = False
   cycle: int = 0
   frozen: frozenset[str] = frozenset()
@@ -145,9 +151,10 @@ class Step:
       model_state={name: tree for name, tree in variables.items() if name != "params"},
       opt_state=self.optimizer.init(params),
       # A copy: state is donated to the step, and a buffer may be donated only once.
-      ema=jax.tree.map(jnp.copy, params) if self.ema_decay else None,
+      ema=jax.tree.map(jnp.copy, params) if self.ema_decay or self.interpolation else None,
       loss_scale=LossScale.create() if self.half else None,
       plateau=jnp.float32(1),
+      squares=jnp.float32(0) if self.interpolation else None,
     )
 
   def train(
@@ -184,10 +191,12 @@ class Step:
 
     rate = rates.learning_rate * self.schedule(state.step) * state.plateau
     direction, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
-    params = jax.tree.map(lambda p, u: p - rate * u, state.params, direction)
-    new = state.replace(
-      params=params, model_state=model_state, opt_state=opt_state, ema=self._average(state, params)
-    )
+    new = state.replace(model_state=model_state, opt_state=opt_state)
+    if self.interpolation:
+      new = self._interpolate(new, direction, rate)
+    else:
+      params = jax.tree.map(lambda p, u: p - rate * u, state.params, direction)
+      new = new.replace(params=params, ema=self._average(state, params))
     if state.loss_scale:
       finite = all_finite(grads)
       # An overflow skips the update and changes only the scale.
@@ -296,9 +305,28 @@ class Step:
       count = state.step.astype(jnp.float32)
       decay = jnp.minimum(decay, (1 + count) / (10 + count))
     moved = jax.tree.map(lambda e, p: decay * e + (1 - decay) * p, state.ema, params)
-    # Rounding would move the average of a frozen parameter.
-    stays = map_named(lambda name, _: name in self.frozen, params)
-    return jax.tree.map(lambda stay, e, m: e if stay else m, stays, state.ema, moved)
+    return self._keep_frozen(state.ema, moved)
+
+  def _interpolate(self, state: TrainState, direction: Any, rate: jax.Array) -> TrainState:
+    """Makes a schedule-free update (Defazio et al. 2024) of the parameters and their average.
+
+    The parameters are y = b x + (1 - b) z, between the average x and the point z, which descends.
+    """
+    assert state.squares is not None
+    b, squares = self.interpolation, state.squares + rate**2
+    share = jnp.where(squares > 0, rate**2 / squares, 0.0)  # of z in the average
+    z = jax.tree.map(
+      lambda y, x, u: (y - b * x) / (1 - b) - rate * u, state.params, state.ema, direction
+    )
+    x = jax.tree.map(lambda x, z: (1 - share) * x + share * z, state.ema, z)
+    y = jax.tree.map(lambda x, z: b * x + (1 - b) * z, x, z)
+    params, ema = self._keep_frozen(state.params, y), self._keep_frozen(state.ema, x)
+    return state.replace(params=params, ema=ema, squares=squares)
+
+  def _keep_frozen(self, before: Any, after: Any) -> Any:
+    """Returns parameters after an update, except frozen ones, which rounding would move."""
+    stays = map_named(lambda name, _: name in self.frozen, after)
+    return jax.tree.map(lambda stay, a, b: a if stay else b, stays, before, after)
 
 
 def all_finite(tree: Any) -> jax.Array:

@@ -103,6 +103,33 @@ def lion(
   return optax.chain(optax.scale_by_lion(b1, b2), decay)
 
 
+def schedule_free(
+  decay_mask: Mask,
+  *,
+  b1: Positive = 0.9,
+  b2: Rate = 0.999,
+  eps: Positive = 1e-8,
+  weight_decay: NonNegative = 0.01,
+) -> optax.GradientTransformation:
+  """Makes the directions of schedule-free AdamW (Defazio et al. 2024), for a constant schedule.
+
+  They are those of AdamW without momentum. The training step replaces the momentum and a decreasing
+  schedule by an average of the parameters, with which the network is evaluated.
+
+  Args:
+    decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
+    b1: The share of the average in the parameters at which gradients are taken, below 1.
+    b2: The decay of the mean of the squared gradient.
+    eps: The small number that keeps the denominator from zero.
+    weight_decay: The factor with which the parameters are added to the direction.
+  """
+  if b1 >= 1:
+    raise ConfigError(f"optimizer.b1={b1} must be below 1.")
+  decay = optax.add_decayed_weights(weight_decay, decay_mask)
+  rms = optax.scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True)
+  return optax.chain(rms, decay)
+
+
 def matrices(params: Any) -> Mask:
   """Selects for weight decay the parameters called "kernel" that have two or more axes.
 
@@ -156,10 +183,13 @@ def _last(name: str) -> str:
   return name.rpartition("/")[2]
 
 
-OPTIMIZERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion, "muon": muon}
+OPTIMIZERS = {
+  **{"adam": adam, "adamw": adamw, "sgd": sgd, "lion": lion, "muon": muon},
+  "schedule_free": schedule_free,
+}
 # Optimizers whose direction for each number in the parameters depends only on this number's past
 # (and, by clipping, on a norm), so that it does not matter how arrays group the numbers.
-ELEMENTWISE = frozenset({"adam", "adamw", "sgd", "lion"})
+ELEMENTWISE = frozenset({"adam", "adamw", "sgd", "lion", "schedule_free"})
 DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
   "matrices": matrices,
   "rank": rank,
@@ -205,6 +235,16 @@ def find_optimizer(spec: str | Mapping[str, Any]) -> Callable[[Mask], optax.Grad
   if optax_by_name.is_of_optax(spec):
     return functools.partial(optax_by_name.make, *optax_by_name.find(spec))
   return build(OPTIMIZERS, spec, "optimizer", hidden=("decay_mask",))
+
+
+def find_interpolation(config: Mapping[str, Any]) -> float:
+  """Returns the `b1` of the optimizer schedule_free; 0 for any other optimizer."""
+  fields = fields_of(config["optimizer"])
+  if fields.pop("name") != "schedule_free":
+    return 0.0
+  if config["ema_decay"]:
+    raise ConfigError("optimizer=schedule_free has an average of its own; remove ema_decay.")
+  return fields.get("b1", 0.9)
 
 
 def is_elementwise(config: Mapping[str, Any]) -> bool:
