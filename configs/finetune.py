@@ -38,6 +38,14 @@ other parameters of the new mixer are new, and `swap.align=attention` (or `featu
 `align` before the phase `tune`: without labels, each mixer (or block) learns the outputs of the old
 one, for 5 epochs unless `phases.align.duration=` says otherwise.
 
+Row `lora` trains, and saves, only the head and adapters of low rank (LoRA, Hu et al. 2022) of the
+network of `init_from`, with its data and augmentation as in `swap`. `model.lora.rank=16`,
+`model.lora.alpha=16` and `model.lora.names=('query','value','mlp/.*')` change them; with one of
+these fields, every other row trains adapters too. docs/photos.md explains them.
+
+python train.py --config configs/finetune.py:lora,init_from=runs/base,dataset=folder:flowers \\
+  --workdir runs/adapted
+
 Ours: not yet run. The data set is CIFAR-10 at 224 pixels unless `dataset=` names another; the
 sources print figures for other sizes and recipes, so none is quoted. Images are normalized as in
 the backbone's training. Gray images need their own mean and standard deviation,
@@ -101,8 +109,8 @@ FILES = {
   "dinov3_b": "dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth",
   "siglip2_b": "timm:vit_base_patch16_siglip_224.v2_webli",
 }
-SWAP = "timm:deit_small_patch16_224.fb_in1k"  # the network of the row `swap`, unless set
-ROWS = (*FILES, "swap")
+SWAP = "timm:deit_small_patch16_224.fb_in1k"  # the network of `swap` and `lora`, unless set
+ROWS = (*FILES, "swap", "lora")
 ALIGNMENTS = ("none", "attention", "features")
 # The (mean, std) of the pixels in the backbones' training.
 HALF = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -133,10 +141,12 @@ def _make(arg: str | None) -> tuple[ConfigDict, dict[str, Any]]:
   row, overrides = parse_arg(arg, ROWS, default="deit_s")
   align, overrides = take_override(overrides, "swap.align", ALIGNMENTS)
   config = default_config()
-  if row == "swap":
+  if row in ("swap", "lora"):
     _follow_base(config, overrides)
   else:
     _follow_row(config, row)
+  if row == "lora":
+    config = with_overrides(config, "model.lora.rank=8,learning_rate=1e-3")
   base = config.model.to_dict()
   if _find_source(overrides):  # the classes are those of the other data set
     config.model = ConfigDict({key: x for key, x in base.items() if key != "num_classes"})

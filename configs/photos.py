@@ -20,6 +20,9 @@ shares of the run. `config.json` records their numbers of steps.
   (arXiv 2402.03752). Ours, at a smaller scale: docs/photos.md.
 - `finetune`: DINOv2 S/14 (Oquab et al. 2024) at 224 pixels, all parameters. `init_from` downloads
   timm's copy of the weights by default; it may name a file or a workdir. Ours: not yet run.
+- `lora`: the network of `finetune`, but only its head and adapters of low rank (Hu et al. 2022) of
+  the queries and values are trained and saved; `model.lora.rank=16` and the other fields of
+  `model.lora` change them. Ours: not yet run.
 - `frozen`: the network of `finetune`, but only its head is trained. `vitx probe` is faster still.
   Ours: not yet run.
 """
@@ -30,7 +33,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import default_config, parse_arg, take_override, with_overrides
 
-ROWS = ("from_scratch", "pretrain", "finetune", "frozen")
+ROWS = ("from_scratch", "pretrain", "finetune", "lora", "frozen")
 
 
 def get_config(arg: str | None = None) -> ConfigDict:
@@ -63,6 +66,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
     raise ValueError(f"pretrained={pretrained!r} is for the row 'pretrain', not {row!r}.")
   if row == "frozen":
     config.freeze = ("(?!head/).*",)
+  if row == "lora":
+    config = with_overrides(config, "model.lora.rank=8")
+  if row in ("lora", "frozen"):
     config.learning_rate = 1e-3
     config.layer_decay = 1.0
   config = with_overrides(config, overrides)

@@ -147,7 +147,8 @@ def test_every_command_is_understood(page, monkeypatch, capsys):
       config = understand(command, monkeypatch).get("config")
     except SystemExit:
       pytest.fail(f"{command.text}\n{capsys.readouterr().err}")
-    needs_run = ":swap,init_from=runs/" in (config or "")  # reads the config of the run
+    of_run = ":swap,init_from=runs/", ":lora,init_from=runs/"  # they read the run's config
+    needs_run = any(text in (config or "") for text in of_run)
     if config and not needs_run and not {config, config.split(":")[0]} & files:
       load_config(config)  # raises where file, row or field is unknown
 

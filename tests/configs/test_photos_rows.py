@@ -30,6 +30,7 @@ def folder(tmp_path_factory):
       ("from_scratch", 658_243, 400),
       ("pretrain", 2_707_203, 400),
       ("finetune", 21_629_955, 200),
+      ("lora", 21_629_955, 200),
       ("frozen", 21_629_955, 200),
     ],
   ),
@@ -38,7 +39,7 @@ def test_a_small_folder_gets_enough_steps_and_log_lines(folder, row, parameters,
   config = photos.get_config(f"{row},dataset=folder:{folder}")
   assert count_by_layers(complete_config(config)) == parameters
   shallow = f"{row},dataset=folder:{folder},model.depth=1,data.memory=never"
-  experiment = make_experiment(photos.get_config(shallow))
+  experiment = make_experiment(photos.get_config(shallow), is_trial=True)
   config, steps = experiment.settings, experiment.total_steps
   assert (config.batch_size, steps) == (16, shown)
   assert 3 <= experiment.steps_per_epoch < 4  # the batch has the smallest size

@@ -159,7 +159,7 @@ def test_numbers_from_the_examples_are_no_part_of_the_programs(name):
   for settings in make_twins(name):
     task = build_task(settings)
     step, state = make_step(settings, task, lambda step: jnp.float32(1))
-    constants, rows = blank_constants(task), evaluation_shapes(task, 2)
+    constants, rows = blank_constants(task, settings), evaluation_shapes(task, 2)
     arguments = state.params, state.model_state, constants, rows
     programs = {
       step.train: (state, Rates.create(), constants, batch_shapes(task, 2), jnp.int32(0)),

@@ -17,7 +17,7 @@ from vitx.checkpoints.store import Checkpoint, CheckpointStore
 from vitx.config import registry
 from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, read_settings
+from vitx.config.fields import RunSettings, read_settings, without_lora
 from vitx.config.settings import to_config
 from vitx.ops.implementation import current_rule
 from vitx.tasks import TASKS, build_task
@@ -32,6 +32,9 @@ TASK_SECTIONS = ("model", "task", "data", "evaluation", "augment")
 TASKS_KEPT, PROGRAMS_KEPT = 16, 8  # the most tasks per process and programs per task
 
 T = TypeVar("T")
+# A function of a run's settings, its task, the shapes of the network's variables and the trained
+# parameters, which returns all parameters of the network, with adapters merged into them.
+AddBase = Callable[[RunSettings, Task, dict[str, Any], Any], Any]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -121,20 +124,25 @@ def load(
   *,
   weights: str | None = None,
   trust_code: bool = False,
+  add_base: AddBase | None = None,
 ) -> Loaded:
   """Restores a trained model from the workdir of a run.
 
-  `vitx.load`, which also reads repositories, describes the arguments and the errors.
+  `vitx.load`, which also reads repositories, describes the other arguments and the errors.
+  `add_base` is needed for a run with adapters, whose checkpoints lack the other parameters.
   """
   workdir = wd.find_run(workdir)
   config, data = wd.read_config(workdir), wd.read_data(workdir)
   wd.follow_places(config["data"], data.get("places", {}))
 
-  def read(shapes: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+  def read(settings: RunSettings, task: Task, shapes: dict[str, Any]) -> tuple[dict[str, Any], int]:
     restored = _read(workdir, checkpoint)
     state = restored.state
     chose_best = config.get("evaluation", {}).get("weights") or WEIGHTS
     params = _choose_params(state, weights, chose_best[0])
+    if "lora" in settings.model:
+      assert add_base is not None
+      params = add_base(settings, task, shapes, params)
     variables = {"params": params, **state.get("model_state", {})}
     where = f"checkpoint {restored.step} of {workdir}"
     tree.check_match(tree.name_leaves(variables), shapes, where)
@@ -147,7 +155,7 @@ def assemble(
   place: str,
   config: Mapping[str, Any],
   data: Mapping[str, Any],
-  read: Callable[[dict[str, Any]], tuple[dict[str, Any], int]],
+  read: Callable[[RunSettings, Task, dict[str, Any]], tuple[dict[str, Any], int]],
   *,
   trust_code: bool,
 ) -> Loaded:
@@ -157,24 +165,27 @@ def assemble(
     place: The workdir or the repository that has the model, for errors.
     config: The resolved config of the run, as JSON values.
     data: The run's record of its data.
-    read: A function that takes the shapes of the model's variables, and returns the variables and
-      their step. It is called after the config has been checked.
+    read: A function that takes the settings, the task and the shapes of the model's variables, and
+      returns the variables and their step. It is called after the config has been checked. Adapters
+      are merged into the variables, and the settings of the result have none.
     trust_code: Whether the config may name code outside vitx (`module:Name`), which is imported.
   """
   try:
     with registry.trusting(trust_code):
       settings = read_settings(config)
-      task, programs = build_once(settings)
+      plain = without_lora(settings)
+      task, programs = build_once(plain)
       shapes = init_shapes(task)
   except ConfigError as error:
     raise ConfigError(f"the config of {place!r}: {error}") from error
   except Exception as error:
     error.add_note(f"while the config of {place!r} was read")
     raise
-  variables, step = read(shapes)
+  with registry.trusting(trust_code):  # the base of adapters may be a run that names code too
+    variables, step = read(settings, task, shapes)
   _check_class_names(data, task, place)
   return Loaded(
-    settings=settings,
+    settings=plain,
     task=task,
     variables=variables,
     data=data,

@@ -1,7 +1,8 @@
 """Names, reads, writes and checks the files of a workdir, the directory of one run.
 
 A workdir has `config.json`, `environment.json`, `metrics.jsonl` and `checkpoints/`. It is
-self-contained: evaluation needs no other file of the run. It has no pickle and no Python code.
+self-contained: evaluation needs no other file of the run, except the base of adapters, which
+`init_from` names. It has no pickle and no Python code.
 """
 
 import json

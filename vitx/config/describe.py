@@ -13,7 +13,7 @@ from typing import Any
 
 from vitx.config import choices, registry
 from vitx.config.choices import read_meanings, show_kind, to_plain
-from vitx.config.fields import MISSING, find, named_choices, walk
+from vitx.config.fields import LORA, MISSING, LoraSettings, find, find_lora, named_choices, walk
 
 # The model sets the arguments in SET_BY_MODEL from other fields; training passes those in HIDDEN to
 # the functions of optax.
@@ -84,7 +84,8 @@ def _leaves(path: str, value: Any, described: Description) -> dict[str, Descript
 def _model(model: Mapping[str, Any]) -> dict[str, Description]:
   """Describes the fields of a model and of its parts, such as `token_mixer`, by path."""
   parts = choices.find("model", model["name"])["parts"]
-  descriptions = _choice("model", {key: x for key, x in model.items() if key not in parts}, ())
+  apart = (*parts, "lora")
+  descriptions = _choice("model", {key: x for key, x in model.items() if key not in apart}, ())
   for part, (default, hidden) in parts.items():
     if part == "token_mixer":
       posemb, _ = _name_and_fields(model.get("posemb", parts["posemb"][0]))
@@ -92,6 +93,10 @@ def _model(model: Mapping[str, Any]) -> dict[str, Description]:
       hidden = (*hidden, *SET_BY_MODEL, *set_by_positions)
     spec = model.get(part, default)
     descriptions |= _choice(f"model.{part}", spec, hidden, model["name"])
+  if (adapters := find_lora(model)) is not None:
+    for path, section, field in walk(LoraSettings, f"{LORA}."):
+      value, meaning = to_plain(adapters[field.name]), read_meanings(section)[field.name]
+      descriptions[path] = Description(value, show_kind(field.type), meaning)
   return descriptions
 
 

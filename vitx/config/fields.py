@@ -39,7 +39,7 @@ from vitx.config.checks import (
   base_types,
 )
 from vitx.config.errors import ConfigError, nearest
-from vitx.config.settings import Group, Settings, read_fields
+from vitx.config.settings import Group, Settings, change, read_fields
 
 Duration = str | int
 Side = Annotated[int, Range("[1, 65536]")]
@@ -53,6 +53,7 @@ KeepMode = Literal["auto", "always", "never"]
 RegisteredName = Annotated[str, Registered()]
 NamedChoice = Annotated[Group, Registered()]
 SMALLEST_BATCH = 16  # min_steps_per_epoch halves no batch below this size
+LORA = "model.lora"  # the section of `LoraSettings`, which a config need not have
 SEEDS = ("init_seed", "data_seed", "graph_seed")
 
 
@@ -266,6 +267,27 @@ class CheckpointSettings(Settings):
 
 
 @dataclass(frozen=True)
+class LoraSettings(Settings):
+  """Adapters of low rank beside frozen kernels (Hu et al. 2022); `model.lora` has them, if any.
+
+  A kernel W with an adapter becomes W + alpha / rank * A B. All other weights stay those of
+  init_from, except the head and what matches init_from_except, which are trained whole.
+
+  Attributes:
+    rank: The number of columns of A and of rows of B.
+    alpha: The factor on A B is alpha / rank.
+    names: Patterns of the names of the adapted modules, or of their ends, such as "query", "mlp/up"
+      or "block_1[01]/.*/out".
+    base: The digest of the weights of init_from; None takes any weights, and training records it.
+  """
+
+  rank: PositiveInt = 8
+  alpha: Positive = 8.0
+  names: tuple[str, ...] = ("query", "value")
+  base: str | None = None
+
+
+@dataclass(frozen=True)
 class RunSettings(Settings):
   """The settings of a run.
 
@@ -471,6 +493,17 @@ def read_settings(config: Mapping[str, Any]) -> RunSettings:
     ConfigError: A value has the wrong type or is out of range; the message names the field.
   """
   return read_fields(RunSettings, config, "")
+
+
+def find_lora(model: Mapping[str, Any]) -> LoraSettings | None:
+  """Returns the settings of the adapters of a config's `model` entry; None if it has none."""
+  return read_fields(LoraSettings, model["lora"], LORA) if "lora" in model else None
+
+
+def without_lora(settings: RunSettings) -> RunSettings:
+  """Returns settings whose network has no adapters, for weights into which they are merged."""
+  model = {field: value for field, value in settings.model.items() if field != "lora"}
+  return change(settings, {"model": model})
 
 
 def check_fold(fold: int | None, folds: int) -> int:

@@ -23,7 +23,7 @@ from ml_collections import ConfigDict
 
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
-from vitx.config.fields import SEEDS, declarations, default_config
+from vitx.config.fields import LORA, SEEDS, declarations, default_config
 from vitx.config.overrides import make_tuples, set_field, split, with_overrides
 from vitx.configs import __path__ as config_folders
 
@@ -190,4 +190,5 @@ def _is_text(field: str, value: str) -> bool:
   if field == "data.source":
     kind, _, rest = value.partition(":")
     return kind in registry.table_of("data.source") or not rest.isidentifier()
-  return field == "task.teacher" or getattr(declarations().get(field), "type", None) in _TEXTS
+  is_named = field in ("task.teacher", f"{LORA}.names")
+  return is_named or getattr(declarations().get(field), "type", None) in _TEXTS

@@ -140,6 +140,8 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
       _replace(node, key, ConfigDict({"name": node[key]}))  # a bare name becomes a dict
     if parents[:depth] == ["model"] and node.get(key) is None and (part := _find_part(config, key)):
       _replace(node, key, ConfigDict(registry.fields_of(make_tuples(part[0]))))
+    if ".".join(parents[: depth + 1]) == fields.LORA and node.get(key) is None:
+      _replace(node, key, ConfigDict(dict(fields.LoraSettings()), type_safe=False))
     if not isinstance(node.get(key), ConfigDict):
       raise ValueError(_unknown(".".join(parents[: depth + 1]), node))
     node = node[key]

@@ -9,7 +9,7 @@ import flax.linen as nn
 import numpy as np
 from absl import logging
 
-from vitx.checkpoints import tree
+from vitx.checkpoints import digest, tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError, naming
@@ -108,17 +108,52 @@ def initial_variables(source: str, variables: Mapping[str, Any], fit: Fit = Fit(
   Raises:
     ConfigError: The source cannot be read, or parameters do not fit and are not allowed.
   """
-  is_run = not is_weights(source)
-  if is_run:
-    loaded = load(source)
-    filled, report = _transfer_run(loaded, source, variables, fit)
-    print(f"init_from {source}, checkpoint {loaded.step}:\n{report}", flush=True)
+  filled, report, loaded = _transfer(source, variables, fit)
+  place = source if loaded is None else f"{source}, checkpoint {loaded.step}"
+  print(f"init_from {place}:\n{report}", flush=True)
+  if loaded is not None:
     _warn_of_seen_examples(loaded, source, fit)
-  else:
-    filled, report = _transfer_file(source, variables, fit)
-    print(f"init_from {source}:\n{report}", flush=True)
-  fit.check(report, source, is_run=is_run)
+  fit.check(report, source, is_run=loaded is not None)
   return tree.fill(dict(variables), tree.name_leaves(variables) | tree.name_leaves(filled))
+
+
+def read_base(settings: RunSettings, task: Any, shapes: Mapping[str, Any]) -> tuple[Any, str]:
+  """Reads the weights of `init_from` to which a run's adapters belong.
+
+  Args:
+    settings: The settings of the run.
+    task: The task of the run.
+    shapes: The shapes and dtypes of the network's variables.
+
+  Returns:
+    The parameters of the network, with zeros for those that the source lacks; and the digest of the
+    source's weights.
+
+  Raises:
+    ConfigError: The source cannot be read, does not fit, or has another digest than the settings.
+  """
+  source, network = settings.init_from or "", task.model
+  layout = token_layout(network, task.input_spec.shape)
+  fit = Fit(settings.init_from_except, network, layout, may_add=False)
+  filled, report, loaded = _transfer(source, tree.zeros(shapes), fit)
+  fit.check(report, source, is_run=loaded is not None)
+  actual = digest.digest_json(digest.describe(report.arrays))
+  if (expected := settings.model["lora"].get("base")) not in (None, actual):
+    raise ConfigError(
+      f"init_from={source!r} has the digest {actual}, and the adapters belong to weights with the"
+      f" digest {expected}; restore these weights."
+    )
+  return filled["params"], actual
+
+
+def _transfer(
+  source: str, variables: Mapping[str, Any], fit: Fit
+) -> tuple[Any, Report, Loaded | None]:
+  """Returns filled variables, a report, and the run that the source is; `None` for a file."""
+  if is_weights(source):
+    return *_transfer_file(source, variables, fit), None
+  loaded = load(source)
+  return *_transfer_run(loaded, source, variables, fit), loaded
 
 
 def check_source(source: str, shapes: Mapping[str, Any], fit: Fit = Fit()) -> None:

@@ -17,8 +17,9 @@ from vitx.checkpoints import tree
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import CHOICES, Loaded, assemble
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, read_settings
+from vitx.config.fields import RunSettings, find_lora, read_settings, without_lora
 from vitx.interop import hub
+from vitx.models import lora
 
 WEIGHTS = hub.FILES[0]
 OWN = "vitx"  # vitx's own names of arrays, such as "params/block_0/mlp/up/kernel"
@@ -61,7 +62,9 @@ def load(
   """
   folder = find_folder(workdir)
   if folder is None:
-    return checkpoints.load(workdir, checkpoint, weights=weights, trust_code=trust_code)
+    return checkpoints.load(
+      workdir, checkpoint, weights=weights, trust_code=trust_code, add_base=_add_base
+    )
   place, record = str(workdir), wd.read_json(folder, wd.REPOSITORY)
   step, names = record["step"], record["names"]
   if str(checkpoint) not in (*CHOICES, str(step)) or weights is not None:
@@ -70,7 +73,7 @@ def load(
       f" has only step {step} and one kind of weights; leave them out."
     )
 
-  def read(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+  def read(settings: Any, task: Any, wanted: dict[str, Any]) -> tuple[dict[str, Any], int]:
     from vitx.interop import foreign  # A workdir does not need the names of foreign weights.
 
     where = f"workdir={place!r}: {WEIGHTS}"
@@ -83,6 +86,21 @@ def load(
     return variables, step
 
   return assemble(place, record["config"], record["data"], read, trust_code=trust_code)
+
+
+def _add_base(settings: RunSettings, task: Any, shapes: dict[str, Any], trained: Any) -> Any:
+  """Returns all parameters of a network, with adapters merged into those of `init_from`."""
+  from vitx.interop.init_from import read_base
+
+  adapters = find_lora(settings.model)
+  assert adapters is not None
+  params, _ = read_base(settings, task, shapes)
+
+  def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    # Every machine gets these bits, so that the result can be the base of other adapters.
+    return sum(np.multiply.outer(a[..., i], b[i]) for i in range(len(b)))
+
+  return lora.merge(trained, lora.make_constants(adapters, params), multiply)
 
 
 def find_folder(place: Any) -> str | None:
@@ -113,7 +131,7 @@ def read_run_settings(source: str) -> RunSettings:
   """Returns the resolved settings of a repository or of a run (of the last of its phases)."""
   folder = find_folder(source)
   if folder is None:
-    return read_settings(wd.read_config(wd.find_run(source)))
+    return without_lora(read_settings(wd.read_config(wd.find_run(source))))
   return read_settings(wd.read_json(folder, wd.REPOSITORY)["config"])
 
 
@@ -132,7 +150,7 @@ def load_shapes(source: str) -> Loaded:
   else:
     place, record = source, wd.read_json(folder, wd.REPOSITORY)
     config, data = record["config"], record["data"]
-  return assemble(place, config, data, lambda shapes: (tree.zeros(shapes), 0), trust_code=False)
+  return assemble(place, config, data, lambda *x: (tree.zeros(x[-1]), 0), trust_code=False)
 
 
 def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]:

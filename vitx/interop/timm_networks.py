@@ -18,6 +18,7 @@ FREE = (
   *("initialization", "pool.stddev", "posemb.stddev"),
   *("dropout", "stochastic_depth", "block.mixer_dropout", "token_mixer.dropout"),
   *("remat", "dtype", "token_mixer.implementation"),
+  "lora",  # merged into the kernels
 )
 _SIZES = ("num_classes", "width", "depth", "num_heads", "mlp_dim")
 

@@ -32,6 +32,7 @@ class Report:
     unused: The parameters of the source that the new model lacks.
     ignored: The other values in a file, and the removed prefixes of names.
     sizes: The pairs (source, new model) of the sizes "depth" and "width" that differ.
+    arrays: The parameters of the source, by name.
   """
 
   loaded: Mapping[str, str]
@@ -42,10 +43,11 @@ class Report:
   unused: Mapping[str, str]
   ignored: Mapping[str, str] = dataclasses.field(default_factory=dict)
   sizes: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+  arrays: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict, repr=False)
 
   def __str__(self) -> str:
     rows = [f"sizes differ: {describe_sizes(self.sizes)}"] if self.sizes else []
-    for field in dataclasses.fields(self)[:-1]:
+    for field in dataclasses.fields(self)[:-2]:
       names = getattr(self, field.name)
       rows.append(f"{field.name:<8}{len(names):>6}")
       if field.name == "loaded" and (parts := _list_mixer_parts(names)):
@@ -127,7 +129,7 @@ def transfer(
     fix = describe_sizes(sizes) or "choose a source of the same kind of network."
     raise ConfigError(f"none of the network's {len(fresh)} parameters fits: {fix}".rstrip())
   unused = {name: "" for name in trained if name not in fresh}
-  return tree.fill(target, result), Report(**fates, unused=unused, sizes=sizes)
+  return tree.fill(target, result), Report(**fates, unused=unused, sizes=sizes, arrays=trained)
 
 
 def check_finite(arrays: Mapping[str, np.ndarray], source: str) -> None:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.config.checks import PositiveInt, check_choice, check_fields, check_value
+from vitx.config.fields import LORA, LoraSettings, find_lora
 from vitx.config.registry import Table, build, check_options, fields_of, lookup, options
 
 MODELS = Table(
@@ -59,7 +60,11 @@ def create_model(name: str = "", *, num_classes: int | None = None, **fields: An
 
 def check_model(model: Mapping[str, Any]) -> None:
   """Checks the names and fields of a config's `model` entry, except the number of classes."""
-  fields = {key: value for key, value in model.items() if key not in ("name", "num_classes")}
+  apart = ("name", "num_classes", "lora")
+  fields = {key: value for key, value in model.items() if key not in apart}
+  if "lora" in model:
+    check_options(LoraSettings, fields_of(model["lora"]), LORA)
+    find_lora(model)
   _build_fields(lookup(MODELS, model.get("name", ""), "model.name"), fields)
 
 
@@ -77,8 +82,8 @@ def _build_fields(model: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_from_config(model: Mapping[str, Any]) -> nn.Module:
-  """Makes the network of a config's `model` entry."""
-  return create_model(**model)
+  """Makes the network of a config's `model` entry, without adapters, see `vitx.models.lora`."""
+  return create_model(**{field: value for field, value in model.items() if field != "lora"})
 
 
 def initialize(model: nn.Module, rngs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -41,6 +41,7 @@ QUERY, KEY, VALUE, OUT = "query", "key", "value", "out"
 KERNEL = "kernel"
 BIAS = "bias"
 TABLE = "table"
+LORA_A, LORA_B = "lora_a", "lora_b"  # the factors of an adapter, beside its kernel
 
 # The last components of parameters that PyTorch code does not keep as the `weight` or `bias` of a
 # layer. So torchsummary, and papers that print its count, do not count them. They are the position

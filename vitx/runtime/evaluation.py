@@ -9,6 +9,7 @@ import numpy as np
 from vitx.config.fields import RunSettings
 from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples
+from vitx.models import lora
 from vitx.runtime import parallel
 from vitx.runtime.progress import count_bar
 from vitx.tasks.base import Batch, Task, bind
@@ -46,6 +47,7 @@ def evaluation_step(task: Task, axis: str | None = None) -> Callable:
   def evaluate(
     params: Any, model_state: Any, constants: Any, batch: Batch
   ) -> dict[str, dict[str, jax.Array]]:
+    params = lora.merge(params, constants)
     result = bind(task, constants).evaluate(params, model_state, constants, batch)
     gathered = result.get("gathered", {})
     if gathered:

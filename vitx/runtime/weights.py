@@ -1,6 +1,7 @@
 """Finds the weights with which a run begins, and the network and weights of its teacher."""
 
 import functools
+import os
 from typing import Any
 
 import jax
@@ -9,15 +10,15 @@ from vitx.checkpoints import tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings
+from vitx.config.fields import RunSettings, find_lora
 from vitx.config.settings import change
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
-from vitx.interop.init_from import Fit, initial_variables
+from vitx.interop.init_from import Fit, initial_variables, read_base
 from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.repository import is_weights, load, read_run_settings
 from vitx.interop.transfer import MatchClasses
-from vitx.models import names
+from vitx.models import lora, names
 from vitx.tasks.base import Task, Teacher, find_layout, init_shapes, init_variables, measurements
 
 CONSTANT = "teacher"  # the teacher's name among the task's constants
@@ -32,6 +33,7 @@ def make_fit(task: Task, settings: RunSettings, info: DatasetInfo) -> Fit:
     match_classes=_make_finder(info, settings.init_from or ""),
     settings=settings,
     fingerprint=info.fingerprint,
+    may_add="lora" not in settings.model,
   )
 
 
@@ -51,14 +53,38 @@ def with_teacher_model(settings: RunSettings) -> RunSettings:
   return change(settings, {"task.teacher_model": model})
 
 
-def blank_constants(task: Task) -> dict[str, Any]:
-  """Returns all constants of a task for training, with zeros as the weights of a teacher."""
+def blank_constants(task: Task, settings: RunSettings) -> dict[str, Any]:
+  """Returns all constants of a run, with zeros as the weights of a teacher and base of adapters."""
   constants = task.constants()
+  if (adapters := find_lora(settings.model)) is not None:
+    constants = constants | lora.make_constants(adapters, tree.zeros(init_shapes(task)["params"]))
   if task.measured:
     constants = constants | {"measured": measurements(task)}
   if task.teacher is None:
     return constants
   return constants | {CONSTANT: tree.zeros(init_shapes(task.teacher))}
+
+
+def load_base(task: Task, settings: RunSettings) -> tuple[RunSettings, dict[str, Any]]:
+  """Reads the frozen weights of a run with adapters, a part of the task's constants.
+
+  Returns:
+    The settings, in which the place and the digest of the weights are set, and a dict with the
+    weights as `base`. Without adapters, the settings are unchanged and the dict is empty.
+
+  Raises:
+    ConfigError: There are no weights, they do not fit, or they have another digest.
+  """
+  adapters = find_lora(settings.model)
+  if adapters is None:
+    return settings, {}
+  if not settings.init_from:
+    raise ConfigError("model.lora adapts the weights of init_from, which is not set; name them.")
+  params, digest = read_base(settings, task, init_shapes(task))
+  place = os.path.abspath(settings.init_from)  # for a reader in another folder
+  source = place if os.path.exists(place) else settings.init_from
+  settings = change(settings, {"init_from": source, "model.lora.base": digest})
+  return settings, lora.make_constants(adapters, params)
 
 
 def load_constants(task: Task, settings: RunSettings, info: DatasetInfo) -> dict[str, Any]:
@@ -109,8 +135,7 @@ def check_teacher(teacher: Teacher, settings: RunSettings, phase: Any = None) ->
   shapes = init_shapes(teacher)
   if phase is not None:
     _check_data(teacher, phase.settings, settings)
-    state = phase.named_shapes()
-    variables = {"params": state.params, **state.model_state}
+    variables = phase.variables(phase.named_shapes())
     tree.check_match(tree.name_leaves(variables), shapes, f"task.teacher={teacher.source!r}")
   elif is_weights(teacher.source):
     check_weights(teacher.source, shapes, _fit_teacher(teacher))

@@ -5,7 +5,7 @@ training metrics are logged, the network also runs on a few fixed *validation* e
 implementation that computes the matrix.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from vitx.config.errors import ConfigError
 from vitx.config.fields import RunSettings
 from vitx.config.settings import change
 from vitx.data.dataset import Examples, spread
+from vitx.models import lora
 from vitx.models.stacked import unstack
 from vitx.runtime import evaluation, parallel
 from vitx.tasks import build_task
@@ -25,9 +26,9 @@ from vitx.tasks.settle import Settled
 Measure = Callable[[Any, Any], Figures]
 
 
-def check(settings: RunSettings, params: Any, model_state: Any, batch: Mapping[str, Any]) -> None:
-  """Checks by shapes that the network has attention probabilities."""
-  sums = jax.eval_shape(_make_step(settings, None), params, model_state, {}, batch)
+def check(settings: RunSettings, *arguments: Any) -> None:
+  """Checks that a network has attention probabilities, by shapes of the arguments of its step."""
+  sums = jax.eval_shape(_make_step(settings, None), *arguments)
   if sums.keys() == {"count"}:
     raise ConfigError(
       f"evaluation.attention_entropy={settings.evaluation.attention_entropy}: the layers of this"
@@ -88,7 +89,8 @@ def _make_step(settings: RunSettings, axis: str | None) -> Callable[[Any, Any, A
   def attention_entropy(
     params: Any, model_state: Any, constants: Any, batch: Batch
   ) -> dict[str, jax.Array]:
-    variables, inputs = {"params": unstack(params), **model_state}, bind(task, constants)
+    params = unstack(lora.merge(params, constants))
+    variables, inputs = {"params": params, **model_state}, bind(task, constants)
     entropies = attention_entropies(task.model, variables, inputs.model_inputs(batch))
     sums = {name: jnp.sum(jnp.where(batch["mask"], x, 0.0)) for name, x in entropies.items()}
     sums["count"] = jnp.sum(batch["mask"], dtype=jnp.float32)

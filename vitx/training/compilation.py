@@ -152,7 +152,8 @@ def make_header(experiment: Experiment, flops: int, steps: int, workdir: str) ->
     workdir: The directory that the run writes to; "" if it writes nothing.
   """
   settings = experiment.settings
-  parameters = sum(x.size for x in jax.tree.leaves(experiment.shapes.params))
+  variables = experiment.variables(experiment.shapes)
+  parameters = sum(x.size for x in jax.tree.leaves(variables["params"]))
   ran = experiment.implementations().values()
   mixers = f"\ntoken mixers: {_count(ran)}" if ran else ""
   place = f"workdir: {workdir}\n" if workdir else ""
@@ -229,6 +230,6 @@ def blank_batch(experiment: Experiment) -> dict[str, np.ndarray]:
 
 def forward_flops(experiment: Experiment) -> int:
   """Returns the FLOPs of evaluating one example, see `cost.flops`."""
-  shapes, task = experiment.shapes, experiment.task
+  task, variables = experiment.task, experiment.variables(experiment.shapes)
   batch = evaluation_shapes(task, 1)
-  return cost.flops(task.evaluate, shapes.params, shapes.model_state, experiment.constants, batch)
+  return cost.flops(task.evaluate, variables.pop("params"), variables, experiment.constants, batch)

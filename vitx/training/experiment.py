@@ -22,14 +22,14 @@ from vitx.data import in_memory
 from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, Examples, Source, spread
 from vitx.data.readable import listing_all
-from vitx.models import check_model, logged, stacked
+from vitx.models import check_model, logged, lora, stacked
 from vitx.ops.implementation import Choice, current_rule
 from vitx.runtime import parallel, sharing
 from vitx.runtime.evaluation import describe_figures, evaluation_shapes, stack_shapes
 from vitx.runtime.progress import spending
-from vitx.runtime.weights import blank_constants, load_constants, with_teacher_model
+from vitx.runtime.weights import blank_constants, load_base, load_constants, with_teacher_model
 from vitx.tasks import settle
-from vitx.tasks.base import Task, find_layout, init_variables, measurements
+from vitx.tasks.base import Task, find_layout, init_shapes, init_variables, measurements
 from vitx.tasks.figures import Figures, followed
 from vitx.training import attention_entropy, durations, resident
 from vitx.training.optim.optimizers import (
@@ -40,6 +40,7 @@ from vitx.training.optim.optimizers import (
   make_optimizer,
 )
 from vitx.training.optim.schedules import SCHEDULES, Schedule, make_schedule
+from vitx.training.parameters import parameter_names
 from vitx.training.record import provenance, tracking
 from vitx.training.step import Rates, Step, TrainState
 
@@ -128,6 +129,13 @@ class Experiment(settle.Settled):
   def named_shapes(self) -> TrainState:
     """Returns the shapes and dtypes of the state in a checkpoint, where no layers are stacked."""
     return jax.eval_shape(stacked.unstack, self.shapes)
+
+  def variables(self, state: TrainState) -> dict[str, Any]:
+    """Returns the variables, by name, of the network in a state, without its adapters.
+
+    The state, or its shapes, is not stacked. The parameters that it lacks are those of the base.
+    """
+    return {"params": lora.complete(state.params, self.constants), **state.model_state}
 
   def replicate(self, state: TrainState) -> TrainState:
     """Copies a state from the host to every device, and stacks the arrays of repeated layers."""
@@ -249,7 +257,7 @@ def make_experiment(
     )
   if settings.schedule.name == "plateau":
     followed(task.figures, settings.schedule.get("mode", "min"))
-  constants = blank_constants(task)
+  constants = blank_constants(task, settings)
   key = _find_key(settings, task, total, steps_per_epoch)
 
   def trace_step() -> tuple[Step, TrainState]:
@@ -259,6 +267,8 @@ def make_experiment(
   step, shapes = sharing.once(lambda: (key, "step"), trace_step)
   if not is_trial:
     constants = constants | load_constants(task, settings, source.info)
+    settings, base = load_base(task, settings)
+    constants = constants | base
   rates = Rates.create(fields.seed_of(settings, "data_seed"), settings.learning_rate)
   periods = _find_periods(settings, steps_per_epoch)
   lengths = (steps_per_epoch, end, periods)
@@ -285,7 +295,7 @@ def _trace_step(
   parallel.trace(step.traced, shapes, Rates.create(), constants, batch, jnp.int32(0))
   if settings.evaluation.attention_entropy:
     example = evaluation_shapes(task, 1)
-    attention_entropy.check(settings, shapes.params, shapes.model_state, example)
+    attention_entropy.check(settings, shapes.params, shapes.model_state, constants, example)
   return step, shapes
 
 
@@ -334,10 +344,18 @@ def read_examples(task: Task, source: Source) -> Source:
 
 def make_step(settings: RunSettings, task: Task, schedule: Schedule) -> tuple[Step, TrainState]:
   """Returns a task's training step on one device, and the shapes of its state."""
+  adapters = fields.find_lora(settings.model)
   with logged.collect_names() as log:
     # A new function each time, since JAX traces an old one only once.
-    initialize = jax.jit(lambda key: init_variables(task, key), inline=True)
+    initialize = jax.jit(
+      lambda key: lora.adapt(init_variables(task, key), adapters, settings.init_from_except, key),
+      inline=True,
+    )
     variables = jax.eval_shape(initialize, jax.random.key(0))
+  frozen = find_frozen(settings, variables["params"])
+  if adapters is not None:
+    base = parameter_names(init_shapes(task)["params"])
+    frozen |= {*base}.difference(parameter_names(variables["params"]))
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = getattr(task.model, "layer_cycle", 0) if is_elementwise(settings) else 0
   step = Step(
@@ -350,7 +368,7 @@ def make_step(settings: RunSettings, task: Task, schedule: Schedule) -> tuple[St
     interpolation=find_interpolation(settings),
     half=settings.model.get("dtype", "float32") == "float16",
     cycle=cycle,
-    frozen=find_frozen(settings, variables["params"]),
+    frozen=frozen,
     logged=tuple(sorted(log)),
     initialize=initialize,
   )

@@ -19,6 +19,7 @@ from vitx.runtime.environment import describe_data, describe_environment
 from vitx.runtime.weights import make_fit
 from vitx.training.distributed import is_writer
 from vitx.training.experiment import Experiment
+from vitx.training.parameters import map_named
 from vitx.training.record import provenance
 from vitx.training.record.recorder import Record
 
@@ -66,8 +67,7 @@ def check_source(experiment: Experiment, workdir: str, *, writes: bool) -> None:
 
 def check_phase(experiment: Experiment, before: Experiment) -> None:
   """Checks that a phase can begin with the weights of another phase, which is not trained yet."""
-  state = before.named_shapes()
-  variables = tree.zeros({"params": state.params, **state.model_state})
+  variables = tree.zeros(before.variables(before.named_shapes()))
   data = describe_data(before.source, before.settings.data)
   loaded = Loaded(before.settings, before.task, variables, data, step=0, workdir="")
   _use_weights(functools.partial(check_run, loaded), experiment, experiment.named_shapes())
@@ -106,7 +106,8 @@ def begin(
   if restored is None and settings.init_from:
     state = load()
     variables = _use_weights(initial_variables, experiment, state)
-    params = variables.pop("params")
+    filled = tree.name_leaves(variables.pop("params"))
+    params = map_named(lambda name, x: filled.get(name, x), state.params)  # adapters are new
     state = _with_params(state.replace(model_state=variables), params)
     load = lambda: state  # noqa: E731
   if is_writer():
@@ -134,4 +135,4 @@ def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:
   """Calls a function that fits the weights of `init_from` to a run's state, or checks the fit."""
   settings = experiment.settings
   fit = make_fit(experiment.task, settings, experiment.source.info)
-  return function(settings.init_from, {"params": state.params, **state.model_state}, fit)
+  return function(settings.init_from, experiment.variables(state), fit)

@@ -16,7 +16,7 @@ import optax
 from flax import struct
 
 from vitx.config.fields import RunSettings
-from vitx.models import frozen, logged
+from vitx.models import frozen, logged, lora
 from vitx.models.stacked import stack
 from vitx.ops import replicas
 from vitx.tasks.base import Batch, Task, bind, init_variables
@@ -121,7 +121,7 @@ class Step:
       `vitx.models.logged`.
     axis: The name of the device axis; None on one device.
     initialize: The function `init_variables` of the task, jitted, so that it is traced only once;
-      None to trace it anew.
+      None to trace it anew. With adapters it returns the trained parameters alone.
   """
 
   task: Task
@@ -181,7 +181,8 @@ class Step:
     # depend on the number of devices.
     key = jax.random.fold_in(jax.random.key(rates.seed, impl="threefry2x32"), state.step)
     scale = state.loss_scale.value if state.loss_scale else jnp.float32(1)
-    names = parameter_names(state.params)
+    # The parameters of the base of adapters are frozen, and not in the state.
+    names = {*parameter_names(state.params), *self.frozen}
     # Batch statistics are taken over the whole batch.
     with replicas.over(self.axis), frozen.freeze(names, self.frozen):
       loss, grads, model_state, metrics = self._gradient(state, constants, batch, key, scale)
@@ -269,7 +270,8 @@ class Step:
     task = bind(self.task, constants)
 
     def scaled(params, model_state, micro):
-      loss, (new_state, metrics) = task.loss(params, model_state, constants, micro, key, state.step)
+      whole = lora.merge(params, constants)
+      loss, (new_state, metrics) = task.loss(whole, model_state, constants, micro, key, state.step)
       return loss * scale, (loss, new_state, metrics)
 
     differentiate = jax.grad(scaled, has_aux=True)

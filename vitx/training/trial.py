@@ -16,7 +16,7 @@ import numpy as np
 from vitx.analysis import cost
 from vitx.analysis.shapes import variable_shapes
 from vitx.config.fields import RunSettings
-from vitx.models import initialize
+from vitx.models import initialize, lora
 from vitx.runtime import parallel
 from vitx.runtime.weights import blank_constants
 from vitx.tasks import build_task
@@ -33,7 +33,7 @@ def _make_step(settings: RunSettings) -> tuple[Step, TrainState]:
 def make_training_step(settings: RunSettings) -> tuple[Callable, TrainState, dict[str, Any]]:
   """Returns the settings' step `(state, batch) -> (state, metrics)` and its shapes."""
   step, state = _make_step(settings)
-  constants = blank_constants(step.task)
+  constants = blank_constants(step.task, settings)
 
   def train(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict]:
     return step.train(state, Rates.create(), constants, batch, jnp.int32(0))[:2]
@@ -80,7 +80,7 @@ def compile_dispatch(settings: RunSettings, steps: int) -> Dispatch:
   """Compiles `steps` training steps of settings from `complete_config`, as `vitx train` does."""
   step, state = _make_step(settings)
   step = dataclasses.replace(step, axis=parallel.AXIS)
-  constants = parallel.replicate(blank_constants(step.task))
+  constants = parallel.replicate(blank_constants(step.task, settings))
   batch = draw(batch_shapes(step.task, settings.batch_size // jax.process_count()))
   program = compilation.compile_program(
     step, state, constants, batch, steps, options=compilation.choose_options(settings)
@@ -119,17 +119,23 @@ def split_training_bytes(settings: RunSettings) -> dict[str, int]:
 
   Returns:
     The bytes by part; {} if the compiler does not report them. `parameters` are the parameters
-    alone. `optimizer` is everything else that one step leaves for the next: moments, the moving
-    average of the parameters, batch statistics. `activations` is all the rest: the batch,
-    activations and gradients, of which the compiler gives only the joint peak.
+    alone, with the frozen ones beside adapters. `optimizer` is everything else that one step leaves
+    for the next: moments, the moving average of the parameters, batch statistics. `activations` is
+    all the rest: the batch, activations and gradients, of which the compiler gives only the joint
+    peak.
   """
   train, state, batch = make_training_step(settings)
   options = compilation.choose_options(settings)
   total = _measure(jax.jit(train, donate_argnums=0).lower(state, batch), options)
   if total is None:
     return {}
-  parameters, whole = cost.tree_bytes(state.params), cost.tree_bytes(state)
-  return {"parameters": parameters, "optimizer": whole - parameters, "activations": total - whole}
+  trained, whole = cost.tree_bytes(state.params), cost.tree_bytes(state)
+  base = cost.tree_bytes(blank_constants(build_task(settings), settings).get(lora.BASE, {}))
+  return {
+    "parameters": trained + base,
+    "optimizer": whole - trained,
+    "activations": total - whole - base,
+  }
 
 
 def measure_inference_bytes(settings: RunSettings, batch: int) -> int | None:

@@ -251,11 +251,11 @@ def is_elementwise(config: Mapping[str, Any]) -> bool:
   """Returns whether an optimizer gives equal updates to stacked and to separate parameters.
 
   This is so if the optimizer treats each number by itself, and if no parameter is frozen and no
-  parameter has a learning rate different from that of another.
+  parameter has a learning rate different from that of another. Adapters are never stacked.
   """
   name = fields_of(config["optimizer"])["name"]
   is_uniform = not config["freeze"] and not config["rates"] and config["layer_decay"] == 1
-  return name in ELEMENTWISE and is_uniform
+  return name in ELEMENTWISE and is_uniform and "lora" not in config["model"]
 
 
 def layer_scales(params: Any, layer_decay: float) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitx.checkpoints import workdir as wd
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, default_of
+from vitx.config.fields import LORA, RunSettings, default_of
 from vitx.data.sources import SOURCES
 from vitx.ops.implementation import current_rule
 from vitx.ops.rule import Rule
@@ -91,6 +91,7 @@ def check_same_fields(
     and field.split(".")[0] not in free
     and not (field in wd.WEIGHT_FIELDS and _is_same_phase(workdir, old.get(field), new.get(field)))
     and not (field == "data.source" and _is_same_place(old.get(field), new.get(field)))
+    and not (f"{LORA}.base" in old and _is_same_base(field, old.get(field), new.get(field)))
   ]
   if lines:
     raise ConfigError(
@@ -114,6 +115,12 @@ def _is_same_place(old: Any, new: Any) -> bool:
   kinds, paths = zip(*(str(source).partition(":")[::2] for source in (old, new)), strict=True)
   real = {os.path.realpath(os.path.expanduser(path)) for path in paths}
   return kinds[0] == kinds[1] and kinds[0] in SOURCES and len(real) == 1
+
+
+def _is_same_base(field: str, old: Any, new: Any) -> bool:
+  """Returns whether a field names the base of adapters less precisely than training recorded it."""
+  is_place = field == "init_from" and os.path.abspath(str(new)) == old
+  return is_place or (field == f"{LORA}.base" and new is None)
 
 
 def check_same_data(workdir: str | Path, data: Mapping[str, Any]) -> None:
