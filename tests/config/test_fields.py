@@ -62,11 +62,19 @@ def test_a_check_passes_or_names_the_field(path):
 def test_every_default_equals_its_declaration():
   defaults = flatten({key: value for key, value in default_config().to_dict().items()})
   choices = {path for path in defaults if path.split(".")[0] in (*named_choices(), "phases")}
-  assert defaults.keys() - choices == declarations().keys() - named_choices() - {"phases"}
-  for path in declarations():
+  present = declarations().keys() - {*fields.ABSENT}
+  assert defaults.keys() - choices == present - {*named_choices()} - {"phases"}
+  for path in present:
     value = fields.find(default_config(), path)
     value = Group(value) if isinstance(value, ConfigDict) else value
     assert value == default_of(path) and type(value) is type(default_of(path)), path
+
+
+def test_an_absent_field_can_be_set():
+  assert "data.exclude" not in describe(default_config())
+  config = with_overrides(default_config(), "data.exclude=audit/duplicates.csv")
+  assert fields.read_settings(config).data.exclude == "audit/duplicates.csv"
+  assert fields.read_settings(default_config()).data.exclude is None
 
 
 def test_one_line_declares_a_field(monkeypatch):

@@ -54,6 +54,8 @@ RegisteredName = Annotated[str, Registered()]
 NamedChoice = Annotated[Group, Registered()]
 SMALLEST_BATCH = 16  # min_steps_per_epoch halves no batch below this size
 SEEDS = ("init_seed", "data_seed", "graph_seed")
+# Fields that a config lacks until they are set, so that a config without them prints as before.
+ABSENT = ("data.exclude",)
 
 
 def declare(default: Any, *names: str, **paths: str) -> Any:
@@ -108,6 +110,8 @@ class DataSettings(Settings):
       of a video: a column of a table, or a regular expression. Examples are of one group if the
       expression finds equal texts in their names, or in its parentheses if it has any; None divides
       examples one by one.
+    exclude: A CSV file whose column "name" names examples that are left out of train before other
+      roles are taken from it, such as a file of `vitx audit`; None leaves out none.
     fraction: The share of train that is used, class-balanced where there are classes.
     repeats: The number of differently augmented copies of each example, which follow one another
       (Hoffer et al. 2020); an epoch keeps its length, so it has fewer different examples.
@@ -150,6 +154,7 @@ class DataSettings(Settings):
   folds: Annotated[int, Range("[2, 1000]")] | None = declare(None, "n_splits", "num_folds")
   fold: Annotated[int, Range("[0, 999]")] | None = None
   groups: str | None = declare(None, "group", "group_by", "group_column")
+  exclude: str | None = None
   fraction: Share = 1.0
   repeats: PositiveInt = declare(1, "aug_repeats")
   label_columns: tuple[str, ...] | None = declare(None, "label_column", "target_column")
@@ -420,6 +425,8 @@ def default_config() -> ConfigDict:
   """Returns a config in which every field has its default and its declared type."""
   config = ConfigDict()
   for path, field in declarations().items():
+    if path in ABSENT:
+      continue
     *parents, last = path.split(".")
     node = config
     for parent in parents:

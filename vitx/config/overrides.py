@@ -144,7 +144,7 @@ def set_field(config: ConfigDict, path: str, value: Any) -> None:
       raise ValueError(_unknown(".".join(parents[: depth + 1]), node))
     node = node[key]
   # A named choice accepts any field here; `registry.build` checks its fields later.
-  if last not in node and "name" not in node:
+  if last not in node and "name" not in node and path not in fields.ABSENT:
     raise ValueError(_unknown(path, node))
   old = node.get(last)
   if isinstance(old, ConfigDict) and "name" not in old:
