@@ -27,7 +27,7 @@ from vitx.tasks import settle
 
 FOLDS = 5  # of the probe
 SHOWN, MEMBERS = 24, 4  # The most groups in a section of the page; the most pictures of a group.
-Group = list[tuple[AuditedImage, str]]  # images, each with the finding about it
+ImageGroup = list[tuple[AuditedImage, str]]  # images, each with the finding about it
 
 
 class Audit:
@@ -91,7 +91,7 @@ class Audit:
     facts = checks.measure_image(pixels)
     return AuditedImage(i, self._examples.name(i), self._roles[i], label, moment, *facts)
 
-  def _find_suspects(self, sweep: str, most: int | None) -> tuple[str, list[Group]]:
+  def _find_suspects(self, sweep: str, most: int | None) -> tuple[str, list[ImageGroup]]:
     """Returns a sentence about predictions of the labels, and the images with suspect labels."""
     if self._labels is None or self._labels.ndim > 1 or not self._names.size:
       return "The images have no classes to predict.", []
@@ -102,7 +102,7 @@ class Audit:
     labels = self._labels[[image.number for image in images]]
     probabilities = np.stack([answers[image.name] for image in images])
     order, guesses, count = checks.rank_suspects(probabilities, labels)
-    groups: list[Group] = []
+    groups: list[ImageGroup] = []
     for i in order[: most or count]:
       guess, label = probabilities[i, [guesses[i], labels[i]]]
       text = f"predicted: {self._names[guesses[i]]}, {guess:.1%}; as labeled: {label:.1%}"
@@ -121,7 +121,7 @@ class Audit:
     rows = predict_out_of_fold(LabeledFeatures(values, labels), folds, len(self._names))
     return {image.name: row for image, row in zip(self.images, rows, strict=True)}
 
-  def _group(self, numbers: Any, texts: Mapping[int, str]) -> list[Group]:
+  def _group(self, numbers: Any, texts: Mapping[int, str]) -> list[ImageGroup]:
     """Returns the groups of images of equal numbers, those of several classes or roles first."""
     parts = checks.list_groups(numbers)
     groups = [[(self.images[i], texts[i]) for i in part[::-1].tolist()] for part in parts]
@@ -166,6 +166,6 @@ class Audit:
     return report.make_figure(image.name, picture, caption)
 
 
-def _count(group: Group, field: str) -> int:
+def _count(group: ImageGroup, field: str) -> int:
   """Returns the number of different values of a field."""
   return len({getattr(image, field) for image, _ in group})
