@@ -147,13 +147,14 @@ class Audit:
     parts = [f"<h1>{report.to_html(title)}</h1>", report.make_table(self.summarize())]
     parts.append(f"<p class='note'>{self.judge} Sections show at most {SHOWN} groups.</p>")
     for name, groups in self.findings.items():
-      figures = "".join(self._show(*x) for group in groups[:SHOWN] for x in group[:MEMBERS])
-      parts.append(f"<h2>{name.capitalize()}</h2>\n<div class='pictures'>{figures}</div>")
-      rows = [["name", "role", "class", "finding", "group"]]
+      figures, rows = "", [["name", "role", "class", "finding", "group"]]
       for number, group in enumerate(groups, 1):
+        shown = group[:MEMBERS] if number <= SHOWN else []
+        figures += "".join(self._show(image, f"{number}: {text}") for image, text in shown)
         # One of several duplicates remains, unless it is unknown which class is right.
         keeps = name == "duplicates" and _count(group, "class_name") == 1
         rows += [[x.name, x.role, x.class_name, text, str(number)] for x, text in group[keeps:]]
+      parts.append(f"<h2>{name.capitalize()}</h2>\n<div class='pictures'>{figures}</div>")
       csv_files.write(folder / f"{name}.csv", rows)
     if self.findings["bursts"]:
       parts.append(report.make_table([["data.groups"], [self.groups]]))
