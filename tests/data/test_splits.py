@@ -166,6 +166,38 @@ def test_unsuitable_folds_and_groups_are_refused(fields, message, make_data):
     splits.assign(fake("train", "test"), make_data(**fields), seed=0)
 
 
+@pytest.mark.parametrize("fields", [{}, {"folds": 3, "fold": 1}, {"groups": r"\d$"}])
+def test_excluded_examples_are_in_no_role_that_is_carved(fields, make_data, tmp_path, caplog):
+  dataset = dataclasses.replace(fake("train"), open_split=lambda name: Labeled((20, 11, 5, 7)))
+  (tmp_path / "out.csv").write_text("role,name\ntrain,7\ntest,99\ntrain,3\n")
+  data = make_data(exclude=str(tmp_path / "out.csv"), **fields)
+  roles = splits.assign(dataset, data, seed=0)
+  names = [roles[role].name(i) for role in ROLES for i in range(len(roles[role]))]
+  assert sorted(names, key=int) == [str(i) for i in range(43) if i not in (3, 7)]
+  assert "2 examples of train: 3, 7; 1 other names: 99" in caplog.text
+
+
+def test_a_test_split_keeps_excluded_examples(make_data, tmp_path):
+  (tmp_path / "out.csv").write_text("name\n7\n")
+  roles = splits.assign(fake("train", "test"), make_data(exclude=str(tmp_path / "out.csv")), 0)
+  assert len(roles["test"]) == 34 and len(roles["train"]) + len(roles["validation"]) == 33
+
+
+@pytest.mark.parametrize(
+  ("text", "message"),
+  [
+    ("name\ncat.png\n", r"has no name of train, such as '0'"),
+    ("file\n7\n", r"cannot be read as a CSV file with a column 'name': 'name'"),
+    (None, r"cannot be read .*No such file"),
+  ],
+)
+def test_an_unsuitable_file_of_excluded_examples_is_refused(text, message, make_data, tmp_path):
+  if text:
+    (tmp_path / "out.csv").write_text(text)
+  with pytest.raises(ConfigError, match=message):
+    splits.assign(fake("train"), make_data(exclude=str(tmp_path / "out.csv")), seed=0)
+
+
 def test_fractions_are_balanced_and_nested(make_data):
   dataset, previous = fake("train", "test"), set()
   for share, expected in ((0.01, [1, 1, 1, 1]), (0.3, [5, 3, 1, 1]), (0.7, [13, 6, 1, 1])):

@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.metrics import log_loss
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from sklearn.neighbors import NearestNeighbors
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 ITERATIONS = 1000  # The most iterations of a logistic regression.
@@ -82,6 +85,33 @@ def score(
   best = int(np.argmax(rates))
   (final,) = chosen.predict(train, test.values, grid[best : best + 1])
   return ProbeScore(grid[best], rates[best], _accuracy(final, test), best in (0, len(grid) - 1))
+
+
+def predict_out_of_fold(examples: LabeledFeatures, folds: np.ndarray, classes: int) -> np.ndarray:
+  """Predicts each example by a logistic regression that learns from the other folds.
+
+  The values of its setting are tried from the smoothest on, until the NLL of the labels rises.
+
+  Args:
+    examples: The n examples.
+    folds: The fold of each example, int (n,).
+    classes: The number of classes, K.
+
+  Returns:
+    The probabilities of the classes, (n, K).
+  """
+  result, lowest = np.zeros((len(examples), classes)), np.inf
+  ways: dict[str, Any] = {"cv": PredefinedSplit(folds), "method": "predict_proba"}
+  for c in METHODS["logistic"].grid:
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=c, max_iter=ITERATIONS))
+    with warnings.catch_warnings():
+      warnings.simplefilter("ignore")  # of few iterations, and of classes that few folds have
+      rows = cross_val_predict(model, examples.values, examples.labels, **ways)
+    nll = log_loss(examples.labels, rows)
+    if nll > lowest:
+      break
+    result[:, np.unique(examples.labels)], lowest = rows, nll
+  return result
 
 
 def _accuracy(predicted: np.ndarray, examples: LabeledFeatures) -> float:

@@ -24,7 +24,7 @@ REPOSITORY = "vitx.json"  # the config and the record of the data of a published
 # Fields of a config, and of its phases, that name files or data to read besides the config. In
 # `WEIGHT_FIELDS`, a phase may name another phase.
 WEIGHT_FIELDS = ("init_from", "task.teacher")
-PATH_FIELDS = ("data.source", "data.data_dir", *WEIGHT_FIELDS)
+PATH_FIELDS = ("data.source", "data.data_dir", "data.exclude", *WEIGHT_FIELDS)
 POINT = "point.json"  # the point of a sweep (one of its runs) that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
 TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
@@ -127,7 +127,8 @@ def read_json(workdir: str | Path, name: str) -> dict[str, Any]:
 
 def find_places(data: Mapping[str, Any]) -> dict[str, str]:
   """Returns the absolute paths of a config's `data` that it names by relative ones, by field."""
-  paths = {"source": data["source"].partition(":")[2], "data_dir": data.get("data_dir") or ""}
+  paths = {field: data.get(field) or "" for field in ("data_dir", "exclude")}
+  paths["source"] = data["source"].partition(":")[2]
   relative = {x: Path(path) for x, path in paths.items() if path and not Path(path).is_absolute()}
   return {field: str(path.absolute()) for field, path in relative.items() if path.exists()}
 

@@ -22,6 +22,7 @@ COMMANDS = {
   "train": "Train a model, or resume a stopped run.",
   "evaluate": "Evaluate a trained model on every example of a split.",
   "predict": "Predict the classes of images, also of whole folders.",
+  "audit": "Find duplicates, suspect labels and unusual images in a data set.",
   "probe": "Classify frozen features by simple methods, in seconds and without training.",
   "export": "Write a trained model as a program that runs without vitx.",
   "sample": "Draw images, text or sound from a density model.",

@@ -1,5 +1,6 @@
 """Assigns the examples of splits to the roles train, validation and test."""
 
+import csv
 import dataclasses
 import functools
 import itertools
@@ -41,6 +42,7 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
   - validation: The validation split. If there is none, or if it serves as test, validation is the
     share `data.validation` of train, or the examples that `data.validation_choice` chooses.
   - train: The share `data.fraction` of the split `train` without the examples of the other roles.
+    Those that `data.exclude` names are left out of this split first.
 
   `data.splits` overrides each choice. One logged line names everything that no role reads.
 
@@ -65,7 +67,8 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
     dataset = dataclasses.replace(dataset, groups=functools.partial(_match, data.groups))
   names = find_splits(dataset, data.splits, has_folds=has_folds)
   _warn_of_unread(dataset, names)
-  train = whole = dataset.open_split(names["train"])
+  whole = dataset.open_split(names["train"])
+  train = _exclude(whole, data.exclude) if data.exclude else whole
   find_groups = _make_find_groups(dataset, whole)
   carve = functools.partial(_carve, dataset, find_groups)
   result: dict[str, Examples] = {}
@@ -92,6 +95,24 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
   if dataset.groups is not None:
     _check_groups(find_groups, {**result, "train": train}, whole)
   return {**result, "train": train}
+
+
+def read_excluded(path: str) -> list[str]:
+  """Returns the sorted names in the column "name" of the CSV file `data.exclude`."""
+  problem = f"data.exclude={path!r} cannot be read as a CSV file with a column 'name'"
+  with reading(problem), open(path, newline="", encoding="utf-8-sig") as file:
+    return sorted({row["name"] for row in csv.DictReader(file)})
+
+
+def _exclude(train: Examples, path: str) -> Examples:
+  """Returns train without the examples that a file names, and logs a line about them."""
+  excluded, names = read_excluded(path), [train.name(i) for i in range(len(train))]
+  known, absent = np.intersect1d(excluded, names), np.setdiff1d(excluded, names)
+  if len(excluded) and not len(known):
+    raise ConfigError(f"data.exclude={path!r} has no name of train, such as {names[0]!r}.")
+  warn_of_unread(path, {"examples of train": known.tolist(), "other names": absent.tolist()})
+  remaining = np.flatnonzero(~np.isin(names, excluded))
+  return SplitPart(train, lambda: remaining)
 
 
 def _warn_of_unread(dataset: Dataset, names: Mapping[str, str]) -> None:

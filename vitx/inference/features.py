@@ -29,7 +29,7 @@ FORMAT = 1  # increased when a change of the code changes features
 HEADS = (names.HEAD_HIDDEN, names.HEAD)
 # Fields of `config.data` that change no feature. They say how the data are read, and where the data
 # are; their fingerprint identifies them in any place.
-NEUTRAL = ("source", "data_dir", "threads", "memory", "device", "repeats", "sampling")
+NEUTRAL = ("source", "data_dir", "threads", "memory", "device", "repeats", "sampling", "exclude")
 
 
 def read_features(

@@ -3,11 +3,18 @@
 The folds are those of a sweep with cross-validation.
 """
 
+import csv
+import tempfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
 
 from vitx.analysis import markdown
+from vitx.checkpoints.workdir import POINT
 from vitx.config.errors import ConfigError
-from vitx.inference.evaluate import evaluate_together
+from vitx.files import reading
+from vitx.inference.evaluate import evaluate_split, evaluate_together
 from vitx.interop.repository import load
 from vitx.tasks.figures import describe, table_rows
 
@@ -39,6 +46,28 @@ def pool_folds(groups: Mapping[tuple[str, int], Sequence[str]]) -> list[str]:
   if all("figures" not in row for row in rows):
     note += " with 95 % bootstrap intervals over examples"
   return [f"{TITLE}\n\n{table}\n\n{note}."]
+
+
+def predict_folds(directory: str, class_names: Sequence[str]) -> dict[str, np.ndarray]:
+  """Predicts examples by the runs of a sweep that test them, and so did not learn from them.
+
+  Args:
+    directory: The directory of the sweep.
+    class_names: The names of the K classes.
+
+  Returns:
+    The probabilities of the classes, (K,), by the name of an example; if several runs test it, such
+    as those of several seeds, their mean.
+  """
+  answers: dict[str, list[list[str]]] = {}
+  with tempfile.TemporaryDirectory() as folder:
+    file = Path(folder, "predictions.csv")
+    for path in sorted(Path(directory).glob(f"*/{POINT}")):
+      evaluate_split(path.parent, file=file)
+      with reading(f"{path.parent} predicts other classes"), file.open(newline="") as lines:
+        for row in csv.DictReader(lines):
+          answers.setdefault(row["name"], []).append([row[f"p({x})"] for x in class_names])
+  return {name: np.mean(np.array(rows, float), axis=0) for name, rows in answers.items()}
 
 
 def _summarize(method: str, seed: int, runs: Sequence[str]) -> dict[str, str]:

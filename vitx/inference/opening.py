@@ -21,7 +21,7 @@ from vitx.runtime.weights import make_fit
 from vitx.tasks.base import Task, init_variables
 
 # The fields, beside the names of splits, that divide the examples of a data set.
-DIVISION = ("validation_choice", "folds", "fold", "groups")
+DIVISION = ("validation_choice", "folds", "fold", "groups", "exclude")
 Divided = tuple[Dataset, DataSettings]  # an opened data set, and the settings that divide it
 
 

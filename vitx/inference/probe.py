@@ -103,7 +103,7 @@ def probe(
   folder = cache_directory() / "features" if cache is None else Path(cache)
   with registry.trusting(trust_code or None):
     if config is not None and workdir is None and source is None:
-      model, data = _open_config(config, data_dir)
+      model, data = open_config(config, data_dir)
     elif workdir is not None and config is None:
       with opening.open_model(workdir, checkpoint, weights=weights, source=source) as loaded:
         model, data = _open_run(loaded, source, data_dir)
@@ -147,7 +147,7 @@ def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[
   return dataclasses.replace(model, settings=change(model.settings, {"data": data})), opened
 
 
-def _open_config(config: str | Mapping[str, Any], data_dir: str | None) -> tuple[Loaded, Source]:
+def open_config(config: str | Mapping[str, Any], data_dir: str | None) -> tuple[Loaded, Source]:
   """Returns the model of a config with the weights of its `init_from`, and the config's data."""
   programs.enable()
   label = config if isinstance(config, str) else "config"

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from PIL import Image
 
 import vitx
 from vitx.analysis import markdown
@@ -156,15 +157,15 @@ def _write_page(
   """Returns the page in HTML."""
   inside = {name: _embed(path.read_bytes(), "png") for name, path in plots.items()}
   parts = [
-    f"<h1>{_text(content.title)}</h1>\n<p class='note'>{_text(content.note)}</p>",
-    f"<h2>Figures</h2>\n{_table(content.figures())}",
-    f"<p class='note'>{_text(content.intervals())}</p>",
+    f"<h1>{to_html(content.title)}</h1>\n<p class='note'>{to_html(content.note)}</p>",
+    f"<h2>Figures</h2>\n{make_table(content.figures())}",
+    f"<p class='note'>{to_html(content.intervals())}</p>",
     "<h2>Confusion and calibration</h2>\n<div class='plots'>"
     f"<img src='{inside['confusion']}' alt='confusion matrix'>"
     f"<img class='narrow' src='{inside['reliability']}' alt='reliability diagram'></div>",
-    f"<p>{_text(content.temperature())}</p>\n{_table(content.calibration())}",
-    f"<h2>Most frequent confusions</h2>\n{_table(content.confusions(), texts=2)}",
-    f"<h2>Classes</h2>\n<div class='scroll'>{_table(content.classes())}</div>",
+    f"<p>{to_html(content.temperature())}</p>\n{make_table(content.calibration())}",
+    f"<h2>Most frequent confusions</h2>\n{make_table(content.confusions(), texts=2)}",
+    f"<h2>Classes</h2>\n<div class='scroll'>{make_table(content.classes())}</div>",
   ]
   for kind, shown in pictures.items():
     attended = any(picture.attention is not None for picture in shown)
@@ -172,33 +173,38 @@ def _write_page(
     figures = "\n".join(map(_figure, shown))
     parts.append(f"<div class='pictures'>\n{figures}\n</div>" if shown else "<p>None.</p>")
   facts = "\n".join(
-    f"<tr><td>{_text(name)}</td><td>{_text(value)}</td></tr>"
+    f"<tr><td>{to_html(name)}</td><td>{to_html(value)}</td></tr>"
     for name, value in content.provenance()
   )
   parts.append(f"<h2>Provenance</h2>\n<table class='facts'>\n{facts}\n</table>")
+  return make_page(content.title, parts)
+
+
+def make_page(title: str, parts: Sequence[str]) -> str:
+  """Returns a page in HTML with a title, from the HTML of its parts."""
   body = "\n".join(parts)
   return (
     "<!doctype html>\n<html lang='en'>\n<head>\n<meta charset='utf-8'>\n"
     "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
     "<meta http-equiv='Content-Security-Policy' content=\"default-src 'none'; img-src data:;"
     " style-src 'unsafe-inline'\">\n"
-    f"<title>{_text(content.title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+    f"<title>{to_html(title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
     f"<body>\n{body}\n</body>\n</html>\n"
   )
 
 
-def _text(value: Any) -> str:
+def to_html(value: Any) -> str:
   """Returns a text escaped for HTML, on one line."""
   return html.escape(escape(str(value), line=True), quote=True)
 
 
-def _table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+def make_table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
   """Returns rows, of which the first is the head, as HTML; the first `texts` columns hold text."""
   left = " style='text-align:left'"
 
   def line(row: Sequence[str], tag: str) -> str:
     cells = (
-      f"<{tag}{left if 0 < place < texts else ''}>{_text(cell)}</{tag}>"
+      f"<{tag}{left if 0 < place < texts else ''}>{to_html(cell)}</{tag}>"
       for place, cell in enumerate(row)
     )
     return f"<tr>{''.join(cells)}</tr>"
@@ -209,18 +215,23 @@ def _table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
 
 def _figure(picture: Picture) -> str:
   right = picture.label == picture.prediction
-  span = f"<span class='{'right' if right else 'wrong'}'>{_text(picture.prediction)}</span>"
+  span = f"<span class='{'right' if right else 'wrong'}'>{to_html(picture.prediction)}</span>"
+  caption = f"true: {to_html(picture.label)}<br>predicted: {span}, {picture.confidence:.1%}"
+  return make_figure(picture.name, picture.render(), caption)
+
+
+def make_figure(name: str, picture: Image.Image, caption: str) -> str:
+  """Returns a picture of an example with a caption in HTML, below which its name is added."""
   return (
-    f"<figure><img src='{_embed(_encode(picture), 'jpeg')}' alt='{_text(picture.name)}'>"
-    f"<figcaption>true: {_text(picture.label)}<br>predicted: {span}, {picture.confidence:.1%}<br>"
-    f"<span class='file'>{_text(markdown.shorten_paths(picture.name))}</span>"
+    f"<figure><img src='{_embed(_encode(picture), 'jpeg')}' alt='{to_html(name)}'>"
+    f"<figcaption>{caption}<br><span class='file'>{to_html(markdown.shorten_paths(name))}</span>"
     "</figcaption></figure>"
   )
 
 
-def _encode(picture: Picture) -> bytes:
+def _encode(picture: Image.Image) -> bytes:
   content = io.BytesIO()
-  picture.render().save(content, "JPEG", quality=88)
+  picture.save(content, "JPEG", quality=88)
   return content.getvalue()
 
 
@@ -251,7 +262,7 @@ def _write_text(
     lines = [markdown.table(rows)]
     for number, picture in enumerate(shown):
       file = f"{kind}_{number}.jpg"
-      (folder / file).write_bytes(_encode(picture))
+      (folder / file).write_bytes(_encode(picture.render()))
       texts = markdown.shorten_paths(picture.name), picture.label, picture.prediction
       name, *classes = map(markdown.text, texts)
       cells = [f"![]({file})<br>{name}", *classes, f"{picture.confidence:.1%}"]

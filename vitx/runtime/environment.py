@@ -14,6 +14,7 @@ import jax
 from vitx.checkpoints import workdir as wd
 from vitx.config.fields import DataSettings
 from vitx.data.dataset import ROLES, Source
+from vitx.data.splits import read_excluded
 from vitx.ops.implementation import current_rule
 from vitx.ops.sparse.triton_attention import find_capability, find_version
 
@@ -54,6 +55,7 @@ def describe_data(source: Source, data: DataSettings) -> dict[str, Any]:
     "class_names": None if info.class_names is None else list(info.class_names),
     "vocabulary": info.vocabulary,
     "unreadable": list(source.unreadable),
+    **({"excluded": read_excluded(data.exclude)} if data.exclude else {}),
   }
 
 

@@ -3,6 +3,7 @@
 It uses Pillow, whose pixels do not depend on other installed libraries.
 """
 
+import contextlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,6 +63,15 @@ class Encoded:
     with reading(problem), Image.open(io.BytesIO(self.content), formats=formats) as file:
       file.filename = self.where  # for the line about its values
       return to_mode(file, self.channels, self.value_range, upright=self.upright)
+
+  def moment(self) -> str:
+    """Returns the camera and the minute of a photo by its EXIF; "" if it does not state both."""
+    content = io.BytesIO(self.content)
+    with contextlib.suppress(Exception), Image.open(content, formats=FORMATS) as file:
+      exif = file.getexif()  # see `_find_orientation`
+      taken = exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
+      return f"{exif[ExifTags.Base.Model]}, {taken[:16]}"
+    return ""
 
   def decode(self) -> np.ndarray:
     """Decodes the first frame to an array, uint8 (height, width, channels), as `open` does."""

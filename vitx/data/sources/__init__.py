@@ -36,7 +36,7 @@ from vitx.config.settings import change, read_fields
 from vitx.data import splits
 from vitx.data.class_names import renumber
 from vitx.data.dataset import Dataset, DatasetInfo, Examples, Source
-from vitx.data.fingerprint import digest_arrays
+from vitx.data.fingerprint import digest, digest_arrays
 from vitx.data.in_memory import SharedSplit
 from vitx.data.readable import skip_unreadable
 
@@ -138,10 +138,11 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
       _check_labels(dataset.info, split, dataset.open_split(split))
   if settings.on_unreadable == "skip":
     dataset = skip_unreadable(dataset, settings.threads)
-  if not dataset.info.fingerprint:
-    info = dataclasses.replace(dataset.info, fingerprint=digest_arrays(dataset))
-    dataset = dataclasses.replace(dataset, info=info)
-  return dataset
+  fingerprint = dataset.info.fingerprint or digest_arrays(dataset)
+  if settings.exclude:  # other names in the file mean other data
+    fingerprint = digest([fingerprint, *splits.read_excluded(settings.exclude)])
+  info = dataclasses.replace(dataset.info, fingerprint=fingerprint)
+  return dataclasses.replace(dataset, info=info)
 
 
 def _check_labels(info: DatasetInfo, split: str, examples: Examples) -> None:
