@@ -1,10 +1,13 @@
 """The number and the address of each process: from flags, from a cluster, or a single process."""
 
+import subprocess
+import sys
 import threading
 
 import jax
 import pytest
 
+from tests import runs
 from vitx.config.errors import ConfigError
 from vitx.training import distributed
 
@@ -77,6 +80,22 @@ def test_the_only_process_of_a_machine_sees_all_its_gpus(calls, monkeypatch, mac
     assert jax.config.values["jax_cuda_visible_devices"] == visible
   finally:
     jax.config.update("jax_cuda_visible_devices", "all")
+
+
+def test_a_run_chooses_its_devices_before_jax_starts():
+  code = """if True:
+    from jax._src import xla_bridge
+    from vitx.cli.main import main
+    from vitx.training import phases
+
+    class Result:
+      finished = True
+
+    phases.train = lambda *_, **__: print(xla_bridge.backends_are_initialized()) or Result
+    main(["train", "--config", "digits", "--workdir", "nowhere"])
+  """
+  done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=runs.ROOT)
+  assert done.stdout == "False\n", done.stderr
 
 
 def test_a_tpu_machine_without_a_pod_is_alone(calls, monkeypatch):

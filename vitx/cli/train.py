@@ -43,7 +43,8 @@ def run(config: str, workdir: str, dry_run: bool, **place: Any) -> int:
   logging.use_absl_handler()
   logging.set_verbosity(logging.WARNING)
   distributed.initialize(**place)
-  if not distributed.is_writer():
+  # In a single process, `is_writer` would start JAX before the number of devices is chosen.
+  if distributed.is_joined() and not distributed.is_writer():
     progress.silence()
   result = phases.train(loaded, workdir, dry_run=dry_run)
   if not result.finished:
