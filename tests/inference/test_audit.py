@@ -8,10 +8,14 @@ from PIL import ExifTags, Image
 
 from tests.cli.refusal import refuse
 from vitx.cli.main import main
+from vitx.config.errors import ConfigError
+from vitx.config.fields import read_settings
 from vitx.config.loader import load_config
 from vitx.data.sources import open_source
 from vitx.inference import audit as audits
+from vitx.inference import folds
 from vitx.inference.audit import Audit
+from vitx.runtime.environment import describe_data
 
 
 def draw(path, seed, size=(72, 60), **options):
@@ -82,7 +86,23 @@ def test_the_file_of_duplicates_can_be_given_back(text, tmp_path, capsys):
   source, whole = open_source(changed.data, 0), open_source(load_config(text).data, 0)
   assert len(whole.all_roles()) - len(source.all_roles()) == 5
   assert source.info.fingerprint != whole.info.fingerprint
+  recorded = describe_data(source, read_settings(changed).data)
+  assert set(recorded["excluded"]) == names and "excluded" not in describe_data(
+    whole, read_settings(load_config(text)).data
+  )
   assert len(source.test) == 4  # the directory of test stays as it is
+
+
+def test_predictions_of_several_runs_are_averaged_by_name(tmp_path, monkeypatch):
+  for run, rows in {"a": "x,0.2,0.8\n", "b": "x,0.4,0.6\ny,1,0\n"}.items():
+    (tmp_path / run).mkdir()
+    (tmp_path / run / "point.json").write_text(f"name,p(no),p(yes)\n{rows}")
+  copy = lambda run, file: file.write_text((run / "point.json").read_text())  # noqa: E731
+  monkeypatch.setattr(folds, "evaluate_split", copy)
+  answers = folds.predict_folds(str(tmp_path), ["yes", "no"])
+  np.testing.assert_allclose([*answers.values()], [[0.7, 0.3], [0, 1]])
+  with pytest.raises(ConfigError, match=r"a predicts other classes: 'p\(maybe\)'"):
+    folds.predict_folds(str(tmp_path), ["yes", "maybe"])
 
 
 def test_the_runs_of_a_sweep_judge_what_they_tested(text, monkeypatch):

@@ -79,8 +79,8 @@ class Audit:
       "unusual": [[(self.images[i], kind)] for i, kind in checks.find_unusual(self.images)],
       "bursts": self._group(moments, dict(enumerate(moments))),
     }
-    bursts = [[image.name for image, _ in group] for group in self.findings["bursts"]]
-    self.groups = checks.write_groups(bursts)
+    names = [[image.name for image, _ in group] for group in self.findings["bursts"]]
+    self.groups = checks.write_groups(names)
 
   def _read(self, i: int) -> AuditedImage:
     file, labels = read_encoded(self._examples, i)["image"], self._labels
