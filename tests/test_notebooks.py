@@ -88,7 +88,7 @@ SHORT = {
     {"VITX_MIXERS": "softmax,fnet", "VITX_SEEDS": "1", "VITX_STEPS": "4"},
     ("log_every=20", f"log_every=20,{PLAIN}"),
   ),
-  "density": ({"VITX_STEPS": "10"}, ("width=96, depth=4", "width=32, depth=2")),
+  "density": ({"VITX_STEPS": "10"}, ("width=96, depth=4", "width=32, depth=1")),
   "evaluate_checkpoint": ({"VITX_STEPS": "6"}, ("pool=cls", f"pool=cls,{PLAIN}")),
   "sparsifiner": (
     {"VITX_STEPS": "2", "VITX_DEPTH": "1"},
@@ -154,7 +154,10 @@ def execute(kernel, workplace, name, check, variables, old="", new=""):
   for cell in code(notebook) if old else ():
     cell.source = cell.source.replace(old, new)
   begin = f"""%reset -f
-import os
+import contextvars, os
+from tests import programs
+from vitx.runtime import sharing
+sharing._results = contextvars.ContextVar("shared", default=programs._results)
 os.chdir({str(workplace / "colab")!r})
 for name in [name for name in os.environ if name.startswith("VITX_") and name != "VITX_CHOICES"]:
   del os.environ[name]

@@ -58,12 +58,11 @@ def costs(name, n):
   return count, traced.lower().compile().memory_analysis().temp_size_in_bytes
 
 
-QUICK = ("softmax", "bigbird", "fnet")
 # Mixers along a pattern share BigBird's program; the neighborhood stands for those on a grid.
 LIKE_BIGBIRD = {"axial", "fixed", "longformer", "shifted_window", "strided", "watts_strogatz"}
 
 
-@pytest.mark.parametrize("name", all_but(*QUICK, of=sorted({*MIXERS} - LIKE_BIGBIRD)))
+@pytest.mark.parametrize("name", all_but("softmax", "fnet", of=sorted({*MIXERS} - LIKE_BIGBIRD)))
 def test_costs_grow_as_the_properties_state(name):
   sizes, properties = DRAWN.get(name, SIZES), MIXERS[name].properties
   smaller, larger = (np.array(costs(name, n)) for n in sizes)

@@ -81,6 +81,7 @@ def test_training_redraws_the_features_of_a_performer():
   np.testing.assert_array_equal(evaluate(state)["features"]["projection"], seen[6])
 
 
+@pytest.mark.slow  # compiles modules
 def test_layers_of_a_performer_draw_different_features():
   class Two(nn.Module):
     @nn.compact
@@ -94,6 +95,7 @@ def test_layers_of_a_performer_draw_different_features():
   assert not np.array_equal(a, b)
 
 
+@pytest.mark.slow  # compiles modules
 def test_the_published_stabilizer_lets_examples_touch():
   variables = init(Performer(2))
   for stabilizer, touched in (("example", False), ("batch", True)):
@@ -141,6 +143,7 @@ def test_identity_projections_of_shaped_attention_start_as_the_identity():
   np.testing.assert_allclose(*jax.jit(run, compiler_options=QUICK)(jax.random.key(1)), atol=1e-6)
 
 
+@pytest.mark.slow  # compiles modules
 def test_linformer_dropout_belongs_to_the_example():
   module = Linformer(2, slots=3, dropout=0.5)
 

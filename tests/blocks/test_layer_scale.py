@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.blocks.small import LAYOUT, TOKENS, C, H, M, close, run
+from tests.slow import all_but
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.pre_norm import NormalizedStreamBlock, PreNormBlock
 
@@ -24,7 +25,10 @@ def test_factors_start_equal_and_zeros_change_no_token():
   np.testing.assert_array_equal(run(*make(layer_scale=0.0)), TOKENS)
 
 
-@pytest.mark.parametrize("kind", [PreNormBlock, NormalizedStreamBlock])
+KINDS = (PreNormBlock, NormalizedStreamBlock)
+
+
+@pytest.mark.parametrize("kind", all_but(NormalizedStreamBlock, of=KINDS))
 def test_factors_multiply_the_channels_that_a_branch_adds(kind):
   """The factors have the effect of scaling the last linear map of each branch."""
   random = np.random.default_rng(0)

@@ -137,12 +137,10 @@ def check(model, params, reduce, keep_all, tokens):
 EVIT = {"name": "evit", "layers": (1, 2), "keep": 0.6}
 
 
+@pytest.mark.slow  # compiles networks
 @pytest.mark.parametrize(
   ("fuse", "layers", "keep", "remat", "tokens"),
-  [
-    (True, (1, 2), 0.6, False, [17, 12, 9]),
-    pytest.param(False, (0, 2), 0.3, True, [6, 6, 3], marks=pytest.mark.slow),
-  ],
+  [(True, (1, 2), 0.6, False, [17, 12, 9]), (False, (0, 2), 0.3, True, [6, 6, 3])],
 )
 def test_evit_equals_its_definition(layers, keep, fuse, remat, tokens):
   reduction = {"name": "evit", "layers": layers, "keep": keep, "fuse": fuse}
@@ -150,15 +148,15 @@ def test_evit_equals_its_definition(layers, keep, fuse, remat, tokens):
   check(model, params, make_evit(layers, keep, fuse), make_evit((), keep, fuse), tokens)
 
 
+MERGED = [
+  *(({}, 1, (0, 1, 2), 3, "masked", [14, 11, 8]), ({}, 1, (0, 1), 99, "kernelized", [9, 5, 5])),
+  ({"extra_tokens": 2}, 3, (0, 2), 5, "kernelized", [14, 14, 9]),
+]
+
+
+@pytest.mark.slow  # compiles networks
 @pytest.mark.parametrize(
-  ("fields", "prefix", "layers", "remove", "implementation", "tokens"),
-  [
-    ({}, 1, (0, 1, 2), 3, "masked", [14, 11, 8]),
-    pytest.param({}, 1, (0, 1), 99, "kernelized", [9, 5, 5], marks=pytest.mark.slow),
-    pytest.param(
-      {"extra_tokens": 2}, 3, (0, 2), 5, "kernelized", [14, 14, 9], marks=pytest.mark.slow
-    ),
-  ],
+  ("fields", "prefix", "layers", "remove", "implementation", "tokens"), MERGED
 )
 def test_tome_equals_its_definition(fields, prefix, layers, remove, implementation, tokens):
   mixer = {"name": "softmax", "implementation": implementation}

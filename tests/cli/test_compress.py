@@ -62,7 +62,8 @@ def test_a_file_of_any_length_comes_back(text, tmp_path, count, lanes):
   assert decompress(text, tmp_path / "code").tobytes() == draw_bytes(count)
 
 
-@pytest.mark.parametrize(("grid", "levels"), all_but(17, of=(((8, 8, 1), 17), ((2, 2, 4), 256))))
+@pytest.mark.slow  # compiles a model for each image
+@pytest.mark.parametrize(("grid", "levels"), [((8, 8, 1), 17), ((2, 2, 4), 256)])
 def test_an_image_file_comes_back(command, tmp_path, grid, levels):
   loaded = density_models.make(vocabulary=levels, grid=grid)
   image = to_values(np.random.default_rng(0).integers(0, levels, grid), levels)

@@ -60,6 +60,7 @@ def test_rows_on_other_data_have_no_published_figures(monkeypatch):
     assert set(call["published"]) == published
 
 
+@pytest.mark.slow  # traces several steps
 def test_a_budget_is_spent_by_the_seeds_and_the_batch_of_the_runs(monkeypatch):
   """Every run has a seed of its own, and few examples halve its batch."""
   halved, order = "min_steps_per_epoch=40", []

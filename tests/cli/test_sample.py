@@ -55,6 +55,7 @@ def test_completions_begin_as_their_originals(digits):
   assert set(np.unique(drawn.images)) <= set(to_values(np.arange(17), 17))
 
 
+@pytest.mark.slow  # compiles a model
 def test_an_own_image_is_completed(digits, tmp_path):
   image = to_values(np.random.default_rng(0).integers(0, 17, (8, 8)), 17)
   Image.fromarray(image).save(tmp_path / "own.png")
@@ -77,6 +78,7 @@ def test_text_is_printed_and_written(text, command, tmp_path, monkeypatch):
   assert written == "".join(f"--- sample {i}\n{t}\n" for i, t in enumerate(drawn.texts))
 
 
+@pytest.mark.slow  # compiles a model
 def test_texts_are_completed(command, tmp_path):
   book = tmp_path / "book.txt"
   book.write_bytes(bytes(range(32, 122)) * 20)

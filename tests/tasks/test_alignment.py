@@ -10,6 +10,7 @@ import pytest
 from flax.traverse_util import flatten_dict
 
 from tests.drawn import draw_variables
+from tests.slow import all_but
 from tests.training import small
 from vitx.attention import MIXERS
 from vitx.models import create_model
@@ -81,7 +82,7 @@ def compute_errors(task, variables, teacher):
   return np.array(errors)
 
 
-@pytest.mark.parametrize("target", ["attention", "features"])
+@pytest.mark.parametrize("target", all_but("features", of=("attention", "features")))
 def test_the_error_is_that_of_outputs_which_flax_captures(target):
   task, variables, teacher = make(target)
   loss, gradient, sums = differentiate(task, variables, teacher)
@@ -111,7 +112,7 @@ def test_the_attention_of_a_layer_does_not_depend_on_the_layers_before():
   assert before[0] != after[0] and before[1] == after[1]
 
 
-@pytest.mark.parametrize("target", ["attention", "features"])
+@pytest.mark.parametrize("target", all_but("attention", of=("attention", "features")))
 def test_a_network_with_the_weights_of_its_teacher_has_no_error(target):
   task, _, teacher = make(target, student=network(remat=True))
   loss, gradient, _ = differentiate(task, teacher, teacher)

