@@ -108,7 +108,8 @@ def shorten(words: list[str]) -> list[str]:
   at = words.index("--config") + 1
   path, arg = split_text(words[at])
   config = load_config(words[at])
-  grid = parse_grid(words[words.index("--over") + 1]) if "--over" in words else {}
+  has_grid = "--over" in words and "--search" not in words
+  grid = parse_grid(words[words.index("--over") + 1]) if has_grid else {}
   short = {"batch_size": 8, "duration": "4 steps", "log_every": "2 steps"}
   short |= {"evaluation.every": "4 steps", "checkpoint.every": "4 steps"}
   plain = default_config().augment.items()
@@ -133,8 +134,8 @@ def shorten(words: list[str]) -> list[str]:
   fields = {name: value for name, value in short.items() if name not in grid}
   overrides = replace(arg, *(f"{name}={value}" for name, value in fields.items()))
   result = [*words[:at], f"{path}:{overrides.lstrip(',')}", *words[at + 1 :]]
-  if "--seeds" in result:
-    result[result.index("--seeds") + 1] = "1"
+  for name in {"--seeds", "--search"} & {*result}:
+    result[result.index(name) + 1] = "1"
   if grid:  # one point
     text = ",".join(f"{field}=[{values[0]}]" for field, values in grid.items())
     result[result.index("--over") + 1] = text

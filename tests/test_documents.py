@@ -194,7 +194,7 @@ def test_a_page_runs_from_top_to_bottom(page, monkeypatch):
   for number, one in enumerate(todo):
     if isinstance(one, int):
       run_python(page, one)
-    elif one.vitx[0] in TRAINING and not is_read(one, todo[number + 1 :], page):
+    elif one.vitx[0] == "train" and not is_read(one, todo[number + 1 :], page):
       make_ready(one, monkeypatch)
     else:
       run_command(one)

@@ -71,24 +71,29 @@ def find_job(pid: int) -> str:
   return f"{variables['SLURM_ARRAY_JOB_ID']}_{variables['SLURM_ARRAY_TASK_ID']}"
 
 
-def disturb(kind, pid):
-  """Stops a task in one of three ways."""
+COMMANDS = {"requeue": "scontrol requeue", "USR2": "scancel --signal=USR2", "cancel": "scancel"}
+
+
+def disturb(kind, pid, end):
+  """Stops a task in one of four ways; a cancelled one must not come back."""
   job = find_job(pid)
-  if kind == "requeue":
-    subprocess.run(["scontrol", "requeue", job], check=True)
-  elif kind == "USR2":
-    subprocess.run(["scancel", "--signal=USR2", job], check=True)
-  else:
+  if kind == "KILL":
     os.kill(pid, signal.SIGKILL)
+  else:
+    subprocess.run([*COMMANDS[kind].split(), job], check=True)
+  queue = ("squeue", "--noheader", "--array", "--format=%i")
+  while kind == "cancel" and job in run(*queue).split():
+    assert time.monotonic() < end, f"{job} is cancelled and goes on"
+    time.sleep(0.2)
 
 
 def test_an_array_that_is_killed_at_random_gives_the_bits_of_one_process(tmp_path):
-  """Six kills, each when a point has new rows since the last one; a killed task is replaced."""
+  """Six stops, each when a point has new rows since its last one; a lost task is replaced."""
   run(*command(tmp_path / "alone", tmp_path / "out"))
   workdir, launch = tmp_path / "sweep", ("--launch=slurm", "--slurm=time=0:20:00")
   assert "started 4 tasks, job " in run(*command(workdir, tmp_path / "own", *launch))
   draw, end = random.Random(0), time.monotonic() + SECONDS
-  kinds, before = ["USR2", "requeue", "KILL"] * 2, {}
+  kinds, before = ["USR2", "requeue", "USR2", "requeue", "KILL", "cancel"], {}
   draw.shuffle(kinds)
   done = []
   while kinds:
@@ -104,11 +109,11 @@ def test_an_array_that_is_killed_at_random_gives_the_bits_of_one_process(tmp_pat
     name, pid = draw.choice(fresh)
     before[name] = count_rows(workdir, name)
     try:
-      disturb(kinds[-1], pid)
+      disturb(kinds[-1], pid, end)
     except (OSError, KeyError):  # it has just ended
       continue
     done.append((kinds.pop(), name, before[name]))
-    if done[-1][0] == "KILL":
+    if done[-1][0] in ("KILL", "cancel"):
       assert "tasks" in run(*command(workdir, tmp_path / "own", *launch))
   print("kills:", done)
   output = run(*command(workdir, tmp_path / "own", *launch, "--wait"))

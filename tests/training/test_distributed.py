@@ -69,12 +69,19 @@ def test_a_cluster_joins_several_processes(calls, monkeypatch, name, value, seve
   assert bool(calls) == several
 
 
-@pytest.mark.parametrize(("machines", "visible"), [("4", "all"), ("2", "0")])
-def test_the_only_process_of_a_machine_sees_all_its_gpus(calls, monkeypatch, machines, visible):
+@pytest.mark.parametrize(
+  ("variables", "visible"),
+  [
+    ({"SLURM_STEP_NUM_TASKS": "4", distributed.NODES: "4"}, "all"),
+    ({"SLURM_STEP_NUM_TASKS": "4", distributed.NODES: "2"}, "0"),
+    ({"OMPI_COMM_WORLD_SIZE": "4"}, "0"),
+  ],
+)
+def test_the_only_process_of_a_machine_sees_all_its_gpus(calls, monkeypatch, variables, visible):
   join = lambda **_: jax.config.update("jax_cuda_visible_devices", "0")  # noqa: E731
   monkeypatch.setattr(distributed.jax.distributed, "initialize", join)
-  monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-  monkeypatch.setenv(distributed.NODES, machines)
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
   try:
     distributed.initialize()
     assert jax.config.values["jax_cuda_visible_devices"] == visible

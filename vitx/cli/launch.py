@@ -120,7 +120,7 @@ class Launcher:
       job = f"job {self._jobs[0].job_id.partition('_')[0]} of Slurm" if self._is_slurm else "here"
       print(f"started {missing} tasks, {job}; logs in {wd.join(self._directory, LOGS)}")
     else:
-      print(f"{rest} points are not done, and {queued} tasks train or wait for Slurm")
+      print(f"no task is missing: {rest} points are not done, and {queued} tasks train or wait")
     arguments = [argument for argument in sys.argv[1:] if argument != "--wait"]
     print(f"progress: {shlex.join(['vitx', *arguments, '--wait'])}", flush=True)
 

@@ -200,7 +200,7 @@ class Search:
 
   def points(self, params: Mapping[str, Any]) -> list[Point]:
     """Returns the runs of a trial; numbers have three digits, by which the runs are named."""
-    values = {k: [f"{v:.3g}" if isinstance(v, float) else str(v)] for k, v in params.items()}
+    values = {field: [text] for field, text in _to_texts(params).items()}
     return make_points(expand(self._config, values), self._seeds, self._folds)
 
   def summary(self) -> str:
@@ -212,9 +212,8 @@ class Search:
     name, scale, digits = figure_format(self.figure.name)
     rows = [("trial", *self._ranges, f"validation {name}")]
     for trial in ended[:SHOWN]:
-      texts = [f"{v:.3g}" if isinstance(v, float) else str(v) for v in trial.params.values()]
       figure = format_spread(spread(trial.user_attrs["values"]), scale, digits)
-      rows.append((str(trial.number), *texts, figure))
+      rows.append((str(trial.number), *_to_texts(trial.params).values(), figure))
     others = len(self.study.trials) - len(ended)
     lines = [lay_out(rows), f"{len(ended)} trials ended, {others} were pruned or failed"]
     if len({trial.value for trial in ended}) > 1:
@@ -236,6 +235,11 @@ class Search:
     ]
     write_records(folder / TRIALS, records)
     return folder / TRIALS
+
+
+def _to_texts(params: Mapping[str, Any]) -> dict[str, str]:
+  """Returns values as texts; floats have three digits."""
+  return {k: f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in params.items()}
 
 
 def _value(trial: optuna.trial.FrozenTrial) -> float:

@@ -89,9 +89,8 @@ def _join(*place: Any) -> None:
     initialize(*place, initialization_timeout=PATIENCE, heartbeat_timeout_seconds=HEARTBEAT)
   finally:
     _jax.get_distributed_runtime_client = make
-  if (
-    os.environ.get(NODES) == os.environ.get(COUNTS[0]) and "JAX_LOCAL_DEVICE_IDS" not in os.environ
-  ):
+  has_one_task = os.environ.get(NODES, "0") == os.environ.get(COUNTS[0])
+  if has_one_task and "JAX_LOCAL_DEVICE_IDS" not in os.environ:
     # JAX gives each task of SLURM one GPU, also the only task of a machine with several GPUs.
     jax.config.update("jax_cuda_visible_devices", "all")
     jax.config.update("jax_rocm_visible_devices", "all")
