@@ -234,6 +234,15 @@ def test_six_points_are_excluded_on_imagenette():
     assert quote(*interval) in CLAIMS.read_text() and interval[2] < 6
 
 
+def test_no_swap_survives_without_training():
+  """The page on swaps has each mixer minus the base, and the margin of one point."""
+  (base,) = read_percents("swap_cifar10/base").values()
+  page = (ROOT / "docs" / "swap.md").read_text()
+  for values in read_percents("swap_cifar10/untrained").values():
+    interval = contrast(values, base)
+    assert quote(*interval) in page and interval[1] < -1
+
+
 def test_the_contrasts_of_the_vision_x_formers_follow_from_their_runs():
   """CLAIMS has the lead of each mixer over ViT and the mean gain of the three convolutions."""
   runs, claims = read_percents("vix_cifar10/stride_4"), CLAIMS.read_text()
