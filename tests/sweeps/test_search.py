@@ -15,6 +15,7 @@ from vitx.checkpoints import workdir as wd
 from vitx.cli.live import Lines
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
+from vitx.data import sources
 from vitx.sweeps import search as searching
 from vitx.sweeps import sweep as trained
 from vitx.sweeps.search import Search, parse_ranges
@@ -96,6 +97,18 @@ def test_every_trial_trains_all_seeds_and_the_best_is_named(made, quick, tmp_pat
   again = made()
   assert again.run(4, show(again)) and len(quick) == 8  # nothing is trained again
   assert again.run(5, show(again)) and len(quick) == 10
+
+
+def test_trials_share_an_opened_data_set(made, quick, monkeypatch):
+  search, opened, opening, train = made(), [], sources.open_dataset, phases.train
+
+  def open_and_train(config, workdir, **_):
+    sources.open_source(config.data, config.seed)
+    return train(config, workdir)
+
+  monkeypatch.setattr(sources, "open_dataset", lambda data: opened.append(data) or opening(data))
+  monkeypatch.setattr(phases, "train", open_and_train)
+  assert search.run(2, show(search)) and len(quick) == 4 and len(opened) == 1
 
 
 def test_one_process_always_proposes_the_same_values(made, quick, tmp_path):

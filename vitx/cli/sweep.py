@@ -193,15 +193,13 @@ def _train(points: "Sequence[Point]", workdir: str, live: "Live", count: int) ->
     rest, status = train_in_workers(count, points, workdir, live.update, live.figure)
   if not status and not train_points(rest, workdir, live, only_one=ONLY_ONE in os.environ):
     status = signals.EXIT_INTERRUPTED
-  if status == signals.EXIT_INTERRUPTED:
-    print("\nstopped; run the same command again to resume", flush=True)
-  return status
+  return _say_stopped() if status == signals.EXIT_INTERRUPTED else status
 
 
 def _search(config: str, over: str, seeds: int, count: int, workdir: str, **output: Any) -> int:
   """Searches in this process, prints and writes the trials, and returns the exit status."""
   from vitx.cli.live import Lines
-  from vitx.runtime import cache, signals
+  from vitx.runtime import cache
   from vitx.sweeps.search import Search
   from vitx.sweeps.workers import record_cores, restore_cores
 
@@ -212,8 +210,15 @@ def _search(config: str, over: str, seeds: int, count: int, workdir: str, **outp
   record_cores(workdir)
   cache.enable()
   if not search.run(count, Lines(workdir, search.figure.name)):
-    print("\nstopped; run the same command again to resume", flush=True)
-    return signals.EXIT_INTERRUPTED
+    return _say_stopped()
   path = search.write(Path(output["out"], output["name"] or Path(workdir).name))
   print(f"\n{search.summary()}\n{path}")
   return 0
+
+
+def _say_stopped() -> int:
+  """Prints that a signal stopped the sweep, and returns the exit status."""
+  from vitx.runtime import signals
+
+  print("\nstopped; run the same command again to resume", flush=True)
+  return signals.EXIT_INTERRUPTED

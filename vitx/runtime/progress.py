@@ -78,18 +78,20 @@ def count_bar(what: str, total: int, unit: str) -> Iterator[tqdm]:
   The display begins after two seconds, even if nothing is counted yet. On a terminal it is a bar
   that disappears at the end; elsewhere, as in a pipe or a file, it is a line every ten seconds.
   """
+  if _is_silent:
+    yield tqdm(disable=True)
+    return
   is_terminal = sys.stderr.isatty()
   shape = None if is_terminal else "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
   apart = 0.2 if is_terminal else math.inf  # seconds between two drawings by tqdm itself
   settings: Any = dict(mininterval=apart, delay=SOON, leave=False, bar_format=shape)
-  settings["disable"] = _is_silent
   with tqdm(total=total, desc=what, unit=unit, **settings) as bar:
 
     def show() -> None:
       if is_terminal:
         bar.refresh()
         bar.last_print_t = time.time()  # otherwise tqdm does not know that it must clear the bar
-      elif not _is_silent:
+      else:
         print(bar, file=sys.stderr, flush=True)
 
     with _repeating(show, SOON, 1.0 if is_terminal else 10.0):

@@ -27,6 +27,7 @@ from vitx.checkpoints import lock
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.config.loader import load_config
 from vitx.config.overrides import split
+from vitx.data import sources
 from vitx.runtime import sharing
 from vitx.sweeps.points import FOLD, Point, expand, make_points
 from vitx.sweeps.sweep import POLL, Show, read_outcome, train_points
@@ -122,6 +123,7 @@ class Search:
       raise ConfigError(f"workdir={directory!r} holds another search: {stored}")
     self.study.set_user_attr("content", content)
 
+  @sources.sharing()
   @sharing.sharing()
   def run(self, count: int, show: Show) -> bool:
     """Trains until a number of trials have ended, here or in other processes.

@@ -79,9 +79,12 @@ def open_source(
 def sharing() -> Iterator[None]:
   """Lets the runs in the context share an opened data set, and examples that are kept in memory.
 
-  The last data set stays open, until a run has other data or the context ends. Files that change
-  meanwhile are not noticed, so a single run shares nothing with the runs before it.
+  The last data set stays open, until a run has other data or the outermost such context ends. Files
+  that change meanwhile are not noticed, so a single run shares nothing with the runs before it.
   """
+  if _SHARED:
+    yield
+    return
   _SHARED.append({})
   try:
     yield

@@ -10,13 +10,13 @@ import difflib
 import functools
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from vitx.config.checks import NonNegative, Positive, Rate
+from vitx.config.checks import NonNegative, Positive, Range, Rate
 from vitx.config.errors import ConfigError, listing
 from vitx.config.registry import build, fields_of, lookup
 from vitx.models import names
@@ -106,7 +106,7 @@ def lion(
 def schedule_free(
   decay_mask: Mask,
   *,
-  b1: Positive = 0.9,
+  b1: Annotated[float, Range("(0, 1)")] = 0.9,
   b2: Rate = 0.999,
   eps: Positive = 1e-8,
   weight_decay: NonNegative = 0.01,
@@ -118,13 +118,11 @@ def schedule_free(
 
   Args:
     decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.
-    b1: The share of the average in the parameters at which gradients are taken, below 1.
+    b1: The share of the average in the parameters at which gradients are taken.
     b2: The decay of the mean of the squared gradient.
     eps: The small number that keeps the denominator from zero.
     weight_decay: The factor with which the parameters are added to the direction.
   """
-  if b1 >= 1:
-    raise ConfigError(f"optimizer.b1={b1} must be below 1.")
   decay = optax.add_decayed_weights(weight_decay, decay_mask)
   rms = optax.scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True)
   return optax.chain(rms, decay)
