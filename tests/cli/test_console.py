@@ -15,7 +15,7 @@ from vitx.checkpoints import load
 from vitx.checkpoints.errors import CorruptCheckpoint
 from vitx.cli import main
 from vitx.config.errors import ConfigError, escape
-from vitx.inference import evaluate
+from vitx.inference import opening
 from vitx.runtime.progress import count_bar
 from vitx.training.record import console
 
@@ -91,7 +91,7 @@ def test_commands_escape_the_names_of_classes(finished_run, tmp_path, monkeypatc
   names = [EVIL, "=1+1", "two\nlines", *"3456789"]
   loaded = dataclasses.replace(loaded, data={**loaded.data, "class_names": names})
   monkeypatch.setattr(load, "load", lambda *_, **__: loaded)
-  monkeypatch.setattr(evaluate, "_match", lambda loaded, dataset: dataset)
+  monkeypatch.setattr(opening, "_match", lambda loaded, dataset: dataset)
   monkeypatch.chdir(tmp_path)
   Image.fromarray(np.zeros((8, 8), np.uint8)).save("x.png")
   assert main.main(["evaluate", "--workdir", "w", "--limit", "40"]) == 0

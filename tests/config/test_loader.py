@@ -48,7 +48,7 @@ def test_a_users_file_precedes_the_shipped_one(tmp_path, monkeypatch):
     ("digits:data.select=0.2", "Did you mean 'data.validation'?"),
     ("digits:wd=1", "Did you mean 'optimizer.weight_decay'?"),
     ("digits:wandb=True", "Did you mean 'tracking=wandb'?"),
-    ("digits:data=digits", "data='digits' must be a group with the fields channels"),
+    ("digits:data=digits", "data='digits' must be a group with the fields calibration"),
     ("digits:seed=True", "seed=True must be an integer"),
     ("digits:learning_rate=True", "learning_rate=True is not a number"),
     ("digits:modle.width=3", "Did you mean 'model'?"),

@@ -105,6 +105,18 @@ def test_validation_is_carved_balanced_disjoint_and_fixed_by_the_seed(make_data)
   assert first["validation"].indices.tolist() != other["validation"].indices.tolist()
 
 
+@pytest.mark.parametrize("fields", [{}, {"folds": 3, "fold": 0}, {"folds": 3, "fold": 2}])
+def test_all_seeds_and_folds_have_one_part_for_calibration(fields, make_data):
+  dataset = dataclasses.replace(fake("train"), open_split=lambda name: Labeled((20, 11, 5, 7)))
+  roles = splits.assign(dataset, make_data(calibration=0.2, **fields), seed=1)
+  names = {role: {part.name(i) for i in range(len(part))} for role, part in roles.items()}
+  assert len(set.union(*names.values())) == sum(map(len, names.values())) == 43
+  other = splits.assign(dataset, make_data(calibration=0.2, **fields), seed=2)["calibration"]
+  assert {other.name(i) for i in range(len(other))} == names["calibration"]
+  # Test is carved first, unless it is a fold.
+  assert counts(other) == ([4, 2, 1, 1] if fields else [3, 2, 1, 1])
+
+
 @pytest.mark.parametrize("names", [("train",), ("train", "validation", "test")])
 def test_folds_divide_train_independently_of_the_seed(names, make_data):
   dataset = dataclasses.replace(fake(*names), open_split=lambda name: Labeled((20, 11, 5, 7)))

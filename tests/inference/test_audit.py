@@ -93,16 +93,13 @@ def test_the_file_of_duplicates_can_be_given_back(text, tmp_path, capsys):
   assert len(source.test) == 4  # the directory of test stays as it is
 
 
-def test_predictions_of_several_runs_are_averaged_by_name(tmp_path, monkeypatch):
-  for run, rows in {"a": "x,0.2,0.8\n", "b": "x,0.4,0.6\ny,1,0\n"}.items():
-    (tmp_path / run).mkdir()
-    (tmp_path / run / "point.json").write_text(f"name,p(no),p(yes)\n{rows}")
-  copy = lambda run, file: file.write_text((run / "point.json").read_text())  # noqa: E731
-  monkeypatch.setattr(folds, "evaluate_split", copy)
-  answers = folds.predict_folds(str(tmp_path), ["yes", "no"])
-  np.testing.assert_allclose([*answers.values()], [[0.7, 0.3], [0, 1]])
-  with pytest.raises(ConfigError, match=r"a predicts other classes: 'p\(maybe\)'"):
-    folds.predict_folds(str(tmp_path), ["yes", "maybe"])
+def test_predictions_out_of_fold_must_have_the_classes_of_the_data(monkeypatch):
+  write = lambda directory, file: file.write_text("name,p(no),p(yes)\nx,0.3,0.7\ny,0,1\n")  # noqa: E731
+  monkeypatch.setattr(folds, "evaluate_split", write)
+  answers = folds.predict_folds("runs/folds", ["yes", "no"])
+  np.testing.assert_allclose([answers["x"], answers["y"]], [[0.7, 0.3], [1, 0]])
+  with pytest.raises(ConfigError, match=r"runs/folds predicts other classes: 'p\(maybe\)'"):
+    folds.predict_folds("runs/folds", ["yes", "maybe"])
 
 
 def test_the_runs_of_a_sweep_judge_what_they_tested(text, monkeypatch):
@@ -117,7 +114,7 @@ def test_the_runs_of_a_sweep_judge_what_they_tested(text, monkeypatch):
   ("options", "message"),
   [
     (["--config", "configs/density_text.py"], "has no images, which an audit looks at"),
-    (["--predictions", "nowhere"], "'nowhere' is no sweep whose runs have tested these images"),
+    (["--predictions", "nowhere"], "nowhere/config.json is missing"),
   ],
 )
 def test_an_unsuitable_audit_is_refused(options, message, text, tmp_path, monkeypatch, capsys):

@@ -83,7 +83,7 @@ def test_a_report_without_a_temperature_says_why(evaluated):
   result = evaluated.result | {"calibration": fitted | {"validation": fitted}}
   content = report._Content(dataclasses.replace(evaluated, result=result), "")
   why = "none: 12 examples of validation with 0 mistakes do not determine it"
-  assert why in content.temperature() and content.calibration()[0] == ["", "as trained"]
+  assert why in content.notes() and content.calibration()[0] == ["", "as trained"]
   printed = table(evaluated.loaded.task.figures, result, evaluated.loaded.class_names)
   assert why in printed and "with it" not in printed
 

@@ -150,8 +150,8 @@ def measure_predictions(
   terms = _Terms(classes)
   matrix = terms.matrix(predictions)
   point = terms.figures(np.asarray(matrix.sum(axis=0)).reshape(1, -1))
-  figures = {name: _to_plain(x[0]) if x.ndim > 1 else float(x[0]) for name, x in point.items()}
-  draws = _draw_weights(len(predictions.labels), resamples)
+  figures = {name: to_plain(x[0]) if x.ndim > 1 else float(x[0]) for name, x in point.items()}
+  draws = draw_weights(len(predictions.labels), resamples)
   parts = [terms.figures(weights @ matrix) for weights in draws]
   if not parts:
     return figures, {}
@@ -181,8 +181,8 @@ def bin_predictions(predictions: Predictions) -> dict[str, Any]:
     accuracy = np.bincount(bins, predictions.right, BINS) / counts
   return {
     "examples": counts.tolist(),
-    "confidence": _to_plain(confidence),
-    "accuracy": _to_plain(accuracy),
+    "confidence": to_plain(confidence),
+    "accuracy": to_plain(accuracy),
   }
 
 
@@ -320,7 +320,7 @@ class _Terms:
     return out
 
 
-def _draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
+def draw_weights(count: int, resamples: int) -> Iterator[np.ndarray]:
   """Yields the numbers of each example in a few resamples at a time, float64 (r, count)."""
   generator = np.random.default_rng(SEED)
   most = max(AT_ONCE // count, 1)
@@ -333,8 +333,8 @@ def _find_bins(confidence: np.ndarray) -> np.ndarray:
   return np.clip(np.ceil(confidence * BINS).astype(int) - 1, 0, BINS - 1)
 
 
-def _to_plain(value: np.ndarray) -> Any:
+def to_plain(value: np.ndarray) -> Any:
   """Returns a float, or a list of floats, in which None replaces NaN."""
   if np.ndim(value):
-    return [_to_plain(item) for item in value]
+    return [to_plain(item) for item in value]
   return None if np.isnan(value) else float(value)

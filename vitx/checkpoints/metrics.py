@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from vitx.checkpoints.workdir import find_run
+from vitx.checkpoints.workdir import find_run, join, read_phases
 from vitx.config.errors import ConfigError
 from vitx.files import replace_text
 
@@ -108,6 +108,14 @@ def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
       except ValueError as error:
         raise ConfigError(f"line {number} of {path} is damaged: {error}") from error
   return rows
+
+
+def read_test_row(workdir: str | Path) -> dict[str, Any] | None:
+  """Returns the row of a run's metrics on *test*; None until its last phase has ended."""
+  names = read_phases(workdir)
+  if names and find_run(workdir) != join(workdir, names[-1]):
+    return None
+  return next((row for row in read_metrics(workdir) if row["kind"] == "test"), None)
 
 
 def _split(text: str) -> list[str]:

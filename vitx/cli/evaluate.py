@@ -4,13 +4,13 @@ import argparse
 from typing import Any
 
 from vitx.checkpoints.outputs import write_json
-from vitx.cli.flags import CHECKPOINT, DATA_DIR, RUN, OutFile, add_trust
+from vitx.cli.flags import CHECKPOINT, DATA_DIR, MODEL, OutFile, add_trust
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of this command to a parser."""
   add = parser.add_argument
-  add("--workdir", required=True, help=RUN)
+  add("--workdir", required=True, help=MODEL)
   add("--checkpoint", default="best", help=CHECKPOINT)
   words = "The weights, ema or raw; the default is the kind that chose the best checkpoint."
   add("--weights", help=words)
@@ -26,6 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--predictions", metavar="FILE", help=words)
   words = "Fits a temperature on validation, and shows NLL and calibration error with it."
   add("--calibrate", action="store_true", help=words)
+  words = "The share of prediction sets that are to have the true class, such as 0.9."
+  add("--coverage", type=float, metavar="SHARE", help=words)
   words = "Writes a web page with all figures and with the mistakes into this folder."
   add("--report", metavar="DIR", help=words)
   words = "Writes the measured figures to this JSON file."
@@ -37,14 +39,14 @@ def run(
   workdir: str, checkpoint: str, weights: str | None, json: str | None, **options: Any
 ) -> None:
   """Evaluates a run, prints a table of the task's metrics and writes the requested files."""
+  from vitx.inference.ensemble import load_model
   from vitx.inference.evaluate import evaluate
-  from vitx.interop.repository import load
   from vitx.tasks.figures import table
 
-  loaded = load(workdir, checkpoint, weights=weights)
+  loaded = load_model(workdir, checkpoint, weights=weights)
   result = evaluate(loaded, **options)
   print(
-    f"{workdir}, checkpoint {result['step']}, on {result['source']} ({result['split']})\n"
+    f"{workdir}, checkpoint {loaded.steps}, on {result['source']} ({result['split']})\n"
     f"  examples            {result['examples']:>9,}\n"
     f"{table(loaded.task.figures, result, loaded.class_names)}"
   )

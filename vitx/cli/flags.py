@@ -13,6 +13,7 @@ CONFIG = "A config file, one of its rows as FILE:ROW or FILE:ROW,field=value, or
 DATA_DIR = "The folder of the TFDS sets; the default is the run's."
 DENSITY_RUN = "The workdir or the repository of a density model."
 RUN = "The workdir of a training run, or its repository, such as hf:OWNER/NAME."
+MODEL = "The workdir or the repository of a run; or a sweep, whose runs are averaged."
 TRUST = "Allows a config, run or data set from others to import the Python code that it names."
 CSV = "Writes the rows to this CSV file."
 REPEATS = "The number of rounds; the result is their median."

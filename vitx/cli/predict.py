@@ -14,7 +14,7 @@ from vitx.analysis import csv_files
 from vitx.analysis.tables import format_figure, lay_out
 from vitx.checkpoints.outputs import write_json
 from vitx.cli.console import say
-from vitx.cli.flags import CHECKPOINT, RUN, OutFile, add_trust, positive
+from vitx.cli.flags import CHECKPOINT, MODEL, OutFile, add_trust, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,11 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   words = "An image file, a folder of images, or an .npz file of arrays."
   add("files", metavar="FILE", nargs="+", help=words)
-  add("--workdir", required=True, help=RUN)
+  add("--workdir", required=True, help=MODEL)
   add("--checkpoint", default="best", help=CHECKPOINT)
   add("--top_k", type=positive, default=1, help="The number of classes to show per input.")
   words = "Adds the head's input to the JSON file, or with `patches` the token of each patch."
   add("--features", nargs="?", const=True, default=False, choices=("patches",), help=words)
+  words = "Adds sets of classes that contain the true class with this probability, such as 0.9."
+  add("--coverage", type=float, metavar="SHARE", help=words)
   words = "Ends with status 0 if inputs are unreadable, as for a run with data.on_unreadable=skip."
   add("--skip_unreadable", action="store_true", help=words)
   add("--json", action=OutFile, metavar="FILE", help="Writes all outputs as JSON.")
@@ -45,11 +47,11 @@ def run(
   **options: Any,
 ) -> int:
   """Prints a prediction for each file, writes JSON and CSV, and returns the exit status."""
+  from vitx.inference.ensemble import load_model
   from vitx.inference.predict import WRITTEN, predict, skips_unreadable
-  from vitx.interop.repository import load
   from vitx.tasks.multilabel import MultiLabel
 
-  loaded = load(workdir, checkpoint)
+  loaded = load_model(workdir, checkpoint)
   prediction = predict(loaded, files, skip_unreadable=True, **options)
   accepts = skip_unreadable or not prediction.skipped or skips_unreadable(loaded)
   columns = {"name": list(prediction.names), **prediction.columns}
@@ -59,6 +61,9 @@ def run(
     shown = {name: columns[name] for name in ("name", "prediction")}
   elif "probabilities" in prediction.rows:
     shown = {"name": list(prediction.names), **_best_columns(prediction, top_k)}
+  if prediction.sets is not None:
+    columns["set"] = prediction.sets
+    shown = {**shown, "set": [", ".join(classes) or "empty" for classes in prediction.sets]}
   rows = list(zip(*shown.values(), strict=True))
   print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
   if prediction.skipped:

@@ -101,6 +101,8 @@ class DataSettings(Settings):
     validation_choice: The function that chooses validation from the n examples of train, by
       returning booleans (n,): a name in `vitx.data.splits.CHOICES` or your own `module:function`;
       None draws at random.
+    calibration: The share of train that is set aside to calibrate prediction sets, see `vitx
+      predict --coverage`. The runs of all seeds and folds have it in common.
     folds: The number of parts into which train is divided for cross-validation, class-balanced
       where there are classes; None uses the source's own splits.
     fold: The number, counted from 0, of the part that serves as test; the other parts are divided
@@ -150,6 +152,7 @@ class DataSettings(Settings):
   splits: SplitSettings = SplitSettings()
   validation: Annotated[float, Range("(0, 1)")] = declare(0.1, "select", "val_fraction")
   validation_choice: RegisteredName | None = None
+  calibration: Annotated[float, Range("[0, 1)")] = declare(0.0, "conformal")
   folds: Annotated[int, Range("[2, 1000]")] | None = declare(None, "n_splits", "num_folds")
   fold: Annotated[int, Range("[0, 999]")] | None = None
   groups: str | None = declare(None, "group", "group_by", "group_column")

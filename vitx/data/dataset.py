@@ -2,7 +2,8 @@
 
 A data set consists of splits, which may have any names. A run needs examples for three roles:
 train, from which the model learns; validation, which chooses between models; and test, which gives
-the final results. `splits.assign` takes the examples of each role from the splits.
+the final results. A fourth, calibration, is empty unless the config asks for it. `splits.assign`
+takes the examples of each role from the splits.
 """
 
 import bisect
@@ -18,6 +19,7 @@ import numpy as np
 from vitx.config.errors import ConfigError, nearest
 
 ROLES = ("train", "validation", "test")
+CALIBRATION = "calibration"  # the role of the examples that calibrate prediction sets
 _INTEGER = r"u?int(8|16|32|64)|bool"  # matches the names of dtypes
 Example = dict[str, np.ndarray]
 
@@ -166,13 +168,18 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Source:
-  """A data set whose examples are divided among the roles train, validation and test."""
+  """A data set whose examples are divided among the roles train, validation and test.
+
+  Attributes:
+    calibration: The examples that `data.calibration` sets aside; None for none.
+  """
 
   info: DatasetInfo
   train: Examples
   validation: Examples
   test: Examples
   unreadable: tuple[str, ...] = ()
+  calibration: Examples | None = None
 
   def role(self, name: str) -> Examples:
     """Returns the examples of a role; raises ConfigError for an unknown role."""
@@ -182,13 +189,18 @@ class Source:
       )
     return getattr(self, name)
 
+  def parts(self) -> dict[str, Examples]:
+    """Returns the examples of each role that has some, by the role's name."""
+    roles = {role: self.role(role) for role in ROLES}
+    return roles if self.calibration is None else {**roles, CALIBRATION: self.calibration}
+
   def all_roles(self) -> Examples:
     """Returns the examples of all roles."""
-    return Joined([self.train, self.validation, self.test])
+    return Joined([*self.parts().values()])
 
   def describe(self) -> str:
     """Returns a text with the name of the data and the numbers of examples and classes."""
-    examples = ", ".join(f"{len(self.role(role)):,} {role}" for role in ROLES)
+    examples = ", ".join(f"{len(part):,} {role}" for role, part in self.parts().items())
     names = self.info.class_names
     classes = "" if names is None else f", {len(names):,} classes"
     return f"{self.info.name}, examples {examples}{classes}"

@@ -13,7 +13,7 @@ import numpy as np
 # Each kind of random decision has its own stream of bits; its number is part of the generator's
 # key.
 ORDER, TRANSFORM, TEST, VALIDATION, FRACTION = range(5)
-STATISTICS, FOLDS, SHOTS, CLASSES, MEMBERS, PARITY = range(5, 11)
+STATISTICS, FOLDS, SHOTS, CLASSES, MEMBERS, PARITY, CALIBRATION = range(5, 12)
 _WORD = 2**64 - 1
 
 

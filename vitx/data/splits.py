@@ -1,4 +1,4 @@
-"""Assigns the examples of splits to the roles train, validation and test."""
+"""Assigns the examples of splits to the roles train, validation, test and calibration."""
 
 import csv
 import dataclasses
@@ -15,7 +15,7 @@ from vitx.config.errors import ConfigError, nearest
 from vitx.config.fields import DataSettings, SplitSettings, check_fold
 from vitx.config.registry import Table, check_options, lookup
 from vitx.data import order
-from vitx.data.dataset import ROLES, Dataset, Examples, SplitPart
+from vitx.data.dataset import CALIBRATION, ROLES, Dataset, Examples, SplitPart
 from vitx.data.readable import warn_of_unread
 from vitx.data.split_names import NAMES, suggest_name
 from vitx.data.strata import choose_balanced, find_folds, find_strata
@@ -35,12 +35,14 @@ CHOICES = Table(
 
 
 def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Examples]:
-  """Divides the examples of a data set among the roles train, validation and test.
+  """Divides the examples of a data set among the roles train, validation, test and calibration.
 
   - test: The split `test`; without it the validation split, unless `data.splits.validation` names
     it; without both 20 % of train.
   - validation: The validation split. If there is none, or if it serves as test, validation is the
     share `data.validation` of train, or the examples that `data.validation_choice` chooses.
+  - calibration: The share `data.calibration` of train, taken before folds and validation. It does
+    not depend on the seed, so that the runs of all folds and seeds have it in common.
   - train: The share `data.fraction` of the split `train` without the examples of the other roles.
     Those that `data.exclude` names are left out of this split first.
 
@@ -72,15 +74,17 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
   find_groups = _make_find_groups(dataset, whole)
   carve = functools.partial(_carve, dataset, find_groups)
   result: dict[str, Examples] = {}
+  if names["test"]:
+    result["test"] = dataset.open_split(names["test"])
+  elif not has_folds:
+    train, result["test"] = carve(train, TEST_SHARE, (0, order.TEST))
+  if data.calibration:
+    train, result[CALIBRATION] = carve(train, data.calibration, (0, order.CALIBRATION))
   if has_folds:
     folds, fold = _read_folds(dataset, train, data)
     train, result["test"] = _divide(
       train, lambda part: find_folds(_classes(part), folds, find_groups(part)) == fold
     )
-  elif names["test"]:
-    result["test"] = dataset.open_split(names["test"])
-  else:
-    train, result["test"] = carve(train, TEST_SHARE, (0, order.TEST))
   if names["validation"]:
     result["validation"] = dataset.open_split(names["validation"])
   elif choose := find_choice(data):
@@ -93,8 +97,8 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
   elif data.fraction < 1.0:
     _, train = carve(train, data.fraction, (seed, order.FRACTION), spare=0)
   if dataset.groups is not None:
-    _check_groups(find_groups, {**result, "train": train}, whole)
-  return {**result, "train": train}
+    _check_groups(find_groups, {"train": train, **result}, whole)
+  return {"train": train, **result}
 
 
 def read_excluded(path: str) -> list[str]:
@@ -222,8 +226,8 @@ def _make_find_groups(dataset: Dataset, whole: Examples) -> FindGroups:
 def _check_groups(find_groups: FindGroups, roles: Mapping[str, Examples], whole: Examples) -> None:
   """Checks that no roles share a group; warns if train lost a class, which few groups may have."""
   groups = {role: set(find_groups(part).tolist()) for role, part in roles.items()}
-  problems = [f"{role} is without a group" for role in ROLES if not groups[role]]
-  for a, b in itertools.combinations(ROLES, 2):
+  problems = [f"{role} is without a group" for role in groups if not groups[role]]
+  for a, b in itertools.combinations(groups, 2):
     if shared := groups[a] & groups[b]:
       problems.append(f"{a} and {b} share {len(shared)} groups, such as {min(shared)!r}")
   if problems:

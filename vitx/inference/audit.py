@@ -14,7 +14,7 @@ from vitx.analysis.probes import LabeledFeatures, predict_out_of_fold
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.data.cache import cache_directory
-from vitx.data.dataset import ROLES, read_encoded
+from vitx.data.dataset import read_encoded
 from vitx.data.images.decode import Encoded
 from vitx.data.in_memory import SKIP, find_problems, raise_all
 from vitx.data.sources import find_info
@@ -65,7 +65,8 @@ class Audit:
     self._source = settle.open_data(settings)
     self._examples = self._source.all_roles()
     self._labels, self._names = self._examples.labels, np.array(info.class_names or ())
-    self._roles = np.repeat(ROLES, [len(self._source.role(x)) for x in ROLES]).tolist()
+    roles = self._source.parts()
+    self._roles = np.repeat([*roles], [*map(len, roles.values())]).tolist()
     images: dict[int, AuditedImage] = {}
     read = lambda i: images.update({i: self._read(i)})  # noqa: E731
     raise_all([*find_problems(read, len(self._roles), settings.data.threads).values()], SKIP)
@@ -115,7 +116,7 @@ class Audit:
     values = np.stack([image.thumbnail for image in self.images])
     if self._config["init_from"]:
       parts, _ = read_features(*open_config(self._config, None), cache_directory() / "features")
-      values = np.concatenate([parts[role].values for role in ROLES])
+      values = np.concatenate([part.values for part in parts.values()])
     # Duplicates share a fold, or one would predict the wrong label of the other.
     folds = find_folds(labels, FOLDS, self._numbers)
     rows = predict_out_of_fold(LabeledFeatures(values, labels), folds, len(self._names))

@@ -16,7 +16,7 @@ from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import to_plain
 from vitx.config.errors import ConfigError
 from vitx.data.batches import evaluation_batches
-from vitx.data.dataset import ROLES, Examples, Source
+from vitx.data.dataset import Examples, Source
 from vitx.files import read_arrays, replace_bytes
 from vitx.inference.predict import FEATURES, with_features
 from vitx.models import names
@@ -35,19 +35,19 @@ NEUTRAL = ("source", "data_dir", "threads", "memory", "device", "repeats", "samp
 def read_features(
   model: Loaded, source: Source, cache: Path
 ) -> tuple[dict[str, LabeledFeatures], bool]:
-  """Computes the features of all examples of train, validation and test, or reads them from a file.
+  """Computes the features of the examples of all roles, or reads them from a file.
 
   A feature is the vector that the network's last layer (the head) reads. All examples are prepared
   as for an evaluation.
 
   Args:
     model: The model, whose settings say how examples are prepared.
-    source: The examples of train, validation and test, with labels.
+    source: The examples of each role, with labels.
     cache: The folder for files of features. If it has a file of features for these weights, data
       and preparation, the file is read; otherwise it is written.
 
   Returns:
-    The features of "train", "validation" and "test", and whether they were read from a file.
+    The features of each role, such as "train", and whether they were read from a file.
 
   Raises:
     ConfigError: The network has no head that reads one vector for each example, an example cannot
@@ -58,10 +58,10 @@ def read_features(
   names_code = ":" in json.dumps(plain, separators=(",", "="))  # such as `module:Name`
   if path.exists() and not names_code:
     stored = read_arrays(path)
-    parts = {role: (stored[f"{role}_values"], stored[f"{role}_labels"]) for role in ROLES}
+    parts = {role: (stored[f"{role}_values"], stored[f"{role}_labels"]) for role in source.parts()}
     return {role: LabeledFeatures(*part) for role, part in parts.items()}, True
   compute = _make_compute(model)
-  computed = {role: _compute(model, compute, source.role(role), role) for role in ROLES}
+  computed = {role: _compute(model, compute, part, role) for role, part in source.parts().items()}
   if not names_code:  # The code of a user's module may change while its name stays.
     _write(path, computed)
   return computed, False

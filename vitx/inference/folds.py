@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from vitx.analysis import markdown
-from vitx.checkpoints.workdir import POINT
 from vitx.config.errors import ConfigError
 from vitx.files import reading
 from vitx.inference.evaluate import evaluate_split, evaluate_together
@@ -58,16 +57,16 @@ def predict_folds(directory: str, class_names: Sequence[str]) -> dict[str, np.nd
   Returns:
     The probabilities of the classes, (K,), by the name of an example; if several runs test it, such
     as those of several seeds, their mean.
+
+  Raises:
+    ConfigError: The runs are no finished runs of one method, or predict other classes.
   """
-  answers: dict[str, list[list[str]]] = {}
   with tempfile.TemporaryDirectory() as folder:
     file = Path(folder, "predictions.csv")
-    for path in sorted(Path(directory).glob(f"*/{POINT}")):
-      evaluate_split(path.parent, file=file)
-      with reading(f"{path.parent} predicts other classes"), file.open(newline="") as lines:
-        for row in csv.DictReader(lines):
-          answers.setdefault(row["name"], []).append([row[f"p({x})"] for x in class_names])
-  return {name: np.mean(np.array(rows, float), axis=0) for name, rows in answers.items()}
+    evaluate_split(directory, file=file)
+    with reading(f"{directory} predicts other classes"), file.open(newline="") as lines:
+      rows = {row["name"]: [row[f"p({x})"] for x in class_names] for row in csv.DictReader(lines)}
+  return {name: np.array(row, float) for name, row in rows.items()}
 
 
 def _summarize(method: str, seed: int, runs: Sequence[str]) -> dict[str, str]:

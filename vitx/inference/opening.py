@@ -7,19 +7,33 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from absl import logging
 
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
+from vitx.config.checks import check_choice
 from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings, RunSettings, SplitSettings, seed_of
 from vitx.config.settings import change
-from vitx.data.dataset import Dataset, DatasetInfo, check_arrays
+from vitx.data.class_names import FILE, compare, renumber
+from vitx.data.dataset import (
+  CALIBRATION,
+  ROLES,
+  Dataset,
+  DatasetInfo,
+  Examples,
+  Joined,
+  check_arrays,
+)
+from vitx.data.readable import warn_of_unread
 from vitx.data.sources import find_opener, open_dataset
-from vitx.interop.repository import load
+from vitx.data.splits import assign
+from vitx.inference.ensemble import Ensemble, load_model
 from vitx.runtime import cache
 from vitx.runtime.weights import make_fit
 from vitx.tasks.base import Task, init_variables
 
+SPLITS = (*ROLES, CALIBRATION, "all")  # the splits that can be evaluated
 # The fields, beside the names of splits, that divide the examples of a data set.
 DIVISION = ("validation_choice", "folds", "fold", "groups", "exclude")
 Divided = tuple[Dataset, DataSettings]  # an opened data set, and the settings that divide it
@@ -34,7 +48,7 @@ def open_model(
   source: str | None = None,
   trust_code: bool = False,
 ) -> Iterator[Loaded]:
-  """Yields the model, loaded by `vitx.load` if it is given as a workdir or a repository.
+  """Yields the model; a workdir, a repository or a sweep is loaded by `ensemble.load_model`.
 
   If `trust_code` is set, code that the run's config names may be imported inside the `with` block.
   Code that `source` names, which is the caller's own, may be imported in any case.
@@ -52,7 +66,7 @@ def open_model(
     if source is not None:
       find_opener(source)
     with registry.trusting(trust_code):
-      yield model if isinstance(model, Loaded) else load(model, checkpoint, weights=weights)
+      yield model if isinstance(model, Loaded) else load_model(model, checkpoint, weights=weights)
 
 
 def change_folder(loaded: Loaded, data_dir: str | None = None) -> DataSettings:
@@ -117,8 +131,67 @@ def change_source(loaded: Loaded, data: DataSettings, source: str | None) -> Div
   if dataset is not None and dataset.info.fingerprint == loaded.fingerprint:
     return dataset, data
   is_divided = any(data.splits.values())
-  data = change(data, {"fraction": 1.0, "splits": SplitSettings(), **dict.fromkeys(DIVISION)})
+  whole = {"fraction": 1.0, "calibration": 0.0, "splits": SplitSettings()}
+  data = change(data, whole | dict.fromkeys(DIVISION))
   return open_dataset(data) if dataset is None or is_divided else dataset, data
+
+
+def open_split(
+  loaded: Loaded, split: str | None, source: str | None, data_dir: str | None
+) -> tuple[Dataset, Examples | None, Examples, str]:
+  """Opens the data to evaluate; `vitx.evaluate` documents the arguments.
+
+  Returns:
+    The data set, its train (None for "all"), the examples to evaluate, and the name of their split.
+
+  Raises:
+    ConfigError: The source cannot be opened, its classes differ, or the split has no examples.
+  """
+  is_own = source in (None, loaded.settings.data.source)
+  split = check_choice(split or ("test" if is_own else "all"), "split", SPLITS)
+  if is_own and split in ("train", "validation") and isinstance(loaded, Ensemble):
+    raise ConfigError(
+      f"split={split!r}: members of an ensemble may have learned from it; choose test or all."
+    )
+  data = change_folder(loaded, data_dir)
+  dataset, data = open_for(loaded, data, source)
+  dataset = _match(loaded, dataset)
+  name, is_same = dataset.info.name, dataset.info.fingerprint == loaded.fingerprint
+  if is_own and not is_same:
+    logging.warning(
+      "%s has changed since the run; its %s may have examples on which the run trained", name, split
+    )
+  if not is_own and is_same and split in ("train", "all"):
+    logging.warning("%s is the data of the run and contains the training examples", name)
+  if dataset.problem and not is_same:
+    logging.warning(dataset.problem)
+  if split == "all":
+    warn_of_unread(name, dataset.unread)
+    roles: dict[str, Examples] = {split: Joined([*map(dataset.open_split, dataset.splits)])}
+  else:
+    roles = assign(dataset, data, seed_of(loaded.settings, "data_seed"))
+  if not len(roles.get(split, ())):
+    fix = f"train with data.{CALIBRATION}=0.1" if split == CALIBRATION else "choose another"
+    raise ConfigError(f"split={split!r} of {name!r} has no examples; {fix}.")
+  return dataset, roles.get("train"), roles[split], split
+
+
+def _match(loaded: Loaded, dataset: Dataset) -> Dataset:
+  """Returns a data set whose labels are changed to the numbers of the model's classes."""
+  names, classes = dataset.info.class_names or (), loaded.class_names
+  if not {"label", "labels"} & loaded.task.element_spec.keys():  # classes do not matter
+    names = classes = ()
+  unnamed = not loaded.knows_class_names
+  matched = renumber(dataset, classes, unnamed=unnamed) if names and classes else dataset
+  if matched is None or bool(names) != bool(classes):
+    raise ConfigError(
+      f"source={dataset.info.name!r} has {len(names)} classes and the model has {len(classes)};"
+      f" they are matched by name ({compare(names, classes, 'source', 'model')}). Rename the"
+      " classes of the source. If the model knows only numbers, list its classes in order in a"
+      f" file {FILE} in the source's folder, or beside the weights before `vitx convert`."
+    )
+  check_channels(loaded, dataset.info)
+  return matched
 
 
 def read_variables(

@@ -34,6 +34,8 @@ class Prediction:
     rows: The outputs of the task, such as probabilities: arrays (B, ...) by name.
     class_names: The names of the K classes, or () if there are none.
     columns: The columns of a table of the predictions: lists of B values by column name.
+    sets: The classes of each input's prediction set, the most probable first; None without
+      `coverage`.
     names: The names of the inputs. An input's name is its path, or its number from 0 if it has no
       path.
     skipped: A line for each unreadable input that was left out, with its path and the reason.
@@ -44,6 +46,7 @@ class Prediction:
   columns: Mapping[str, list[Any]]
   names: tuple[str, ...]
   skipped: tuple[str, ...] = ()
+  sets: list[list[str]] | None = None
 
   @property
   def probabilities(self) -> np.ndarray:
@@ -89,6 +92,7 @@ def predict(
   inputs: Sequence[Any] | np.ndarray,
   *,
   features: bool | Literal["patches"] = False,
+  coverage: float | None = None,
   skip_unreadable: bool | None = None,
   trust_code: bool = False,
 ) -> Prediction:
@@ -98,7 +102,7 @@ def predict(
 
   Args:
     model: A model that `vitx.load` returned, or the workdir or the repository of one, whose best
-      checkpoint is loaded.
+      checkpoint is loaded. A sweep over seeds or folds is one model, see `vitx.evaluate`.
     inputs: The inputs of the task, see `Task.read_input`. A classifier of images takes paths of
       image files, Pillow images and arrays (height, width, C), uint8 or float in 0..1, or one array
       (B, height, width, C). Any task takes dicts of arrays and paths of `.npz` files, whose arrays
@@ -106,6 +110,9 @@ def predict(
       all files in it that the task can read, at any depth and in sorted order.
     features: Whether to also return the input of the network's head, or with "patches" the token of
       each patch, which the pool reads, on the grid of the patches.
+    coverage: The probability with which the set of an input is to contain its class, see
+      `vitx.analysis.prediction_sets`. The sets are calibrated on the examples that the run's
+      `data.calibration` set aside, so the run's data must be there. None makes no sets.
     skip_unreadable: Whether to leave out unreadable inputs and list them in `skipped`; None does so
       if the run's `data.on_unreadable` is "skip". At least one input must be readable.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
@@ -163,7 +170,18 @@ def predict(
     # The columns that need labeled examples are left out.
     heads, skipped = [head for head in parts[0] if head not in spec], tuple(map(str, problems))
     columns = {head: [value for part in parts for value in part[head]] for head in heads}
-    return Prediction(rows, loaded.class_names, columns, tuple(named), skipped)
+    sets = None if coverage is None else _choose_sets(loaded, coverage, rows["logits"])
+    return Prediction(rows, loaded.class_names, columns, tuple(named), skipped, sets)
+
+
+def _choose_sets(loaded: Loaded, coverage: float, logits: np.ndarray) -> list[list[str]]:
+  """Returns the names of the classes in the prediction set of each example, from logits (B, K)."""
+  from vitx.inference.collector import calibrate_sets  # which most predictions do not need
+
+  chosen = calibrate_sets(loaded, coverage).choose(logits)
+  orders = np.argsort(-logits, axis=1, kind="stable")
+  pairs = zip(orders, chosen, strict=True)
+  return [[loaded.class_names[i] for i in order if is_in[i]] for order, is_in in pairs]
 
 
 def skips_unreadable(loaded: Loaded) -> bool:

@@ -25,7 +25,7 @@ from vitx.analysis.figures.reliability import plot_reliability
 from vitx.checkpoints.workdir import ENVIRONMENT, read_json
 from vitx.config.errors import escape
 from vitx.inference.subject import Evaluation, show_predictions
-from vitx.tasks.figures import describe_fit, list_confusions, select, table_rows
+from vitx.tasks.figures import describe_fit, describe_sets, list_confusions, select, table_rows
 
 PAGE, TEXT = "index.html", "report.md"
 PICTURES = 12  # The largest number of pictures of mistakes, and of uncertain examples.
@@ -77,8 +77,10 @@ class _Content:
     )
 
   def calibration(self) -> list[list[str]]:
-    """Returns the table of NLL and calibration error before and after calibration."""
-    fitted = self.result["calibration"]
+    """Returns the table of NLL and calibration error with and without a temperature, if any."""
+    fitted = self.result.get("calibration")
+    if fitted is None:
+      return []
     parts = {"validation": fitted["validation"]}
     parts = {self.result["split"]: fitted} | (parts if self.result["split"] not in parts else {})
     times = {"before": "as trained", "after": "with the temperature"}
@@ -89,32 +91,36 @@ class _Content:
         rows.append([f"{figure}, {split}", *(f"{figures[time][key]:.4f}" for time in times)])
     return rows
 
-  def temperature(self) -> str:
-    """Returns a sentence about the temperature of the calibration."""
-    fitted = self.result["calibration"]
-    if fitted["temperature"] is None:
-      return f"The temperature is {describe_fit(fitted)}."
-    warm = "over" if fitted["temperature"] > 1 else "under"
-    return (
-      f"The temperature {fitted['temperature']:.4f} divides the logits for the least NLL on"
-      f" {fitted['fitted_examples']:,} examples of validation: the model is {warm}confident there."
-    )
+  def notes(self) -> str:
+    """Returns a sentence about the temperature and one about the sets, where there are such."""
+    fitted, sets, sentences = self.result.get("calibration"), self.result.get("sets"), []
+    if fitted and fitted["temperature"] is None:
+      sentences.append(f"The temperature is {describe_fit(fitted)}.")
+    elif fitted:
+      warm = "over" if fitted["temperature"] > 1 else "under"
+      sentences.append(
+        f"The temperature {fitted['temperature']:.4f} divides the logits for the least NLL on "
+        f"{fitted['fitted_examples']:,} examples of validation: there the model is {warm}confident."
+      )
+    if sets:
+      sentences.append(f"{describe_sets(sets)}.".capitalize())
+    return " ".join(sentences)
 
   def classes(self) -> list[list[str]]:
     """Returns the table of the recall, precision and F1 of each class, with their intervals."""
     figures = select(self.loaded.task.figures, self.result, "class")
-    columns = [(x.name, x.label if x.name != "class_top1" else "recall") for x in figures]
-    heads = [part for _, name in columns for part in (name, "95 % interval")]
+    titles = [x.label if x.name != "class_top1" else "recall" for x in figures]
+    heads = [part for title in titles for part in (title, "95 % interval")]
     rows = [["class", "examples", *heads]]
     for number, name in enumerate(self.names):
       cells = [f"{self.result['class_examples'][number]:,}"]
-      for key, _ in columns:
-        value = self.result[key][number]
-        interval = "class_recall" if key == "class_top1" else key
+      for figure in figures:
+        value = self.result[figure.name][number]
+        interval = "class_recall" if figure.name == "class_top1" else figure.name
         ends = self.result["intervals"][interval][number]
         shown = value is not None and ends is not None
-        cells += [f"{value:.1%}" if value is not None else "none"]
-        cells += [f"{ends[0]:.1%} to {ends[1]:.1%}" if shown else ""]
+        cells += [figure.show(value) if value is not None else "none"]
+        cells += [" to ".join(map(figure.show, ends)) if shown else ""]
       rows.append([name, *cells])
     return rows
 
@@ -131,7 +137,7 @@ class _Content:
     now = {"vitx": vitx.__version__, "jax": jax.__version__, "python": sys.version.split()[0]}
     facts = {
       "workdir": _join([self.result["workdir"]]),
-      "checkpoint": f"step {self.result['step']}",
+      "checkpoint": f"step {self.loaded.steps}",
       "source": _join([self.result["source"]]),
       "split": f"{self.result['split']} ({self.result['examples']:,} examples)",
       "data fingerprint": self.loaded.fingerprint or "none",
@@ -156,6 +162,7 @@ def _write_page(
 ) -> str:
   """Returns the page in HTML."""
   inside = {name: _embed(path.read_bytes(), "png") for name, path in plots.items()}
+  calibration = content.calibration()
   parts = [
     f"<h1>{to_html(content.title)}</h1>\n<p class='note'>{to_html(content.note)}</p>",
     f"<h2>Figures</h2>\n{make_table(content.figures())}",
@@ -163,7 +170,7 @@ def _write_page(
     "<h2>Confusion and calibration</h2>\n<div class='plots'>"
     f"<img src='{inside['confusion']}' alt='confusion matrix'>"
     f"<img class='narrow' src='{inside['reliability']}' alt='reliability diagram'></div>",
-    f"<p>{to_html(content.temperature())}</p>\n{make_table(content.calibration())}",
+    f"<p>{to_html(content.notes())}</p>\n{make_table(calibration) if calibration else ''}",
     f"<h2>Most frequent confusions</h2>\n{make_table(content.confusions(), texts=2)}",
     f"<h2>Classes</h2>\n<div class='scroll'>{make_table(content.classes())}</div>",
   ]
@@ -246,6 +253,7 @@ def _write_text(
   folder: Path,
 ) -> str:
   """Returns the page in Markdown, and writes the page's photos beside it."""
+  calibration = content.calibration()
   parts = [
     f"# {markdown.text(content.title)}",
     markdown.text(content.note),
@@ -253,7 +261,7 @@ def _write_text(
     content.intervals(),
     f"## Confusion and calibration\n\n![confusion matrix]({plots['confusion'].name})"
     f"\n\n![reliability diagram]({plots['reliability'].name})",
-    f"{content.temperature()}\n\n{markdown.table(content.calibration())}",
+    f"{content.notes()}\n\n{markdown.table(calibration) if calibration else ''}",
     f"## Most frequent confusions\n\n{markdown.table(content.confusions())}",
     f"## Classes\n\n{markdown.table(content.classes())}",
   ]

@@ -25,6 +25,7 @@ from vitx.config.registry import fields_of
 from vitx.config.settings import change
 from vitx.data.dataset import Example, Examples
 from vitx.data.images.settings import sides
+from vitx.inference.ensemble import Ensemble
 from vitx.inference.inputs import list_inputs, make_reader
 from vitx.interop.repository import load
 from vitx.models import find_mixer
@@ -197,7 +198,7 @@ def show_predictions(evaluated: Evaluation) -> PredictedSplit:
   if predictions is None:
     raise ConfigError(f"workdir={loaded.workdir!r} is not the run of a classifier; choose one.")
   names = loaded.class_names
-  note = f"{_describe(loaded.settings)}, checkpoint of step {loaded.step}, {result['split']}:"
+  note = f"{_describe(loaded.settings)}, checkpoint of step {loaded.steps}, {result['split']}:"
   note += f" {result['examples']:,} examples, top-1 {result['top1']:.1%}"
 
   def show(positions: Sequence[int]) -> list[Picture]:
@@ -221,7 +222,7 @@ def show_predictions(evaluated: Evaluation) -> PredictedSplit:
 def _attend(loaded: Loaded, examples: Sequence[Example]) -> np.ndarray | None:
   """Returns the last layer's attention over the patches in 0..1, or `None` if there is none."""
   task = loaded.task
-  if not examples:
+  if not examples or isinstance(loaded, Ensemble):  # its members attend each in their own way
     return None
   options = Options(examples=len(examples))
   try:

@@ -26,7 +26,10 @@ TRANSFERRED = ("params", "batch_stats")  # The collections that belong to the we
 # The fields of a config that choose the test examples of a data set, and those that choose the
 # validation examples alone.
 _OF_TEST = ("data.splits.train", "data.splits.test", "data.folds", "data.fold", "data.groups")
-_OF_VALIDATION = ("data.splits.validation", "data.validation", "data.validation_choice")
+_OF_VALIDATION = (
+  *("data.splits.validation", "data.validation", "data.validation_choice"),
+  "data.calibration",
+)
 _DIVISION = (*_OF_TEST, *_OF_VALIDATION, "data_seed")
 
 

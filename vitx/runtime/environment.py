@@ -13,7 +13,7 @@ import jax
 
 from vitx.checkpoints import workdir as wd
 from vitx.config.fields import DataSettings
-from vitx.data.dataset import ROLES, Source
+from vitx.data.dataset import Source
 from vitx.data.splits import read_excluded
 from vitx.ops.implementation import current_rule
 from vitx.ops.sparse.triton_attention import find_capability, find_version
@@ -51,7 +51,7 @@ def describe_data(source: Source, data: DataSettings) -> dict[str, Any]:
     "source": info.name,
     "places": wd.find_places(data),
     "fingerprint": info.fingerprint,
-    "examples": {role: len(source.role(role)) for role in ROLES},
+    "examples": {role: len(part) for role, part in source.parts().items()},
     "class_names": None if info.class_names is None else list(info.class_names),
     "vocabulary": info.vocabulary,
     "unreadable": list(source.unreadable),

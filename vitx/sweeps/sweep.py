@@ -18,7 +18,7 @@ from etils import epath
 from vitx.analysis.comparison import Outcome
 from vitx.checkpoints import lock
 from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.metrics import read_metrics
+from vitx.checkpoints.metrics import read_metrics, read_test_row
 from vitx.config.errors import ConfigError
 from vitx.data import sources
 from vitx.runtime import sharing
@@ -161,13 +161,13 @@ def _check_same_point(workdir: str, content: dict[str, Any]) -> None:
 
 def is_done(workdir: str) -> bool:
   """Returns whether a point has its metrics on *test*, or has failed."""
-  return bool(wd.read_json(workdir, FAILED)) or _test_row(workdir) is not None
+  return bool(wd.read_json(workdir, FAILED)) or read_test_row(workdir) is not None
 
 
 def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
   """Reads the outcome of a point from its workdir; None if its run has not ended."""
   workdir = wd.join(directory, point.name)
-  failed, test = wd.read_json(workdir, FAILED), _test_row(workdir)
+  failed, test = wd.read_json(workdir, FAILED), read_test_row(workdir)
   if failed:
     return Outcome(point.method, point.seed, problem=failed["error"], fold=point.fold)
   if test is None:
@@ -178,14 +178,6 @@ def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
   test_curve = tuple(row for row in rows if row["kind"] == SEEN)
   figures = (best_rows[-1], test, test_curve, _read_seconds(workdir))
   return Outcome(point.method, point.seed, best, *figures, fold=point.fold)
-
-
-def _test_row(workdir: str) -> dict[str, Any] | None:
-  """Returns the row of a point's metrics on *test*; None until its last phase has ended."""
-  names = wd.read_phases(workdir)
-  if names and wd.find_run(workdir) != wd.join(workdir, names[-1]):
-    return None
-  return next((row for row in read_metrics(workdir) if row["kind"] == "test"), None)
 
 
 def _read_seconds(workdir: str) -> float:

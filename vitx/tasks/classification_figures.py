@@ -20,9 +20,14 @@ FIGURES = (
   Figure("f1", "max", "{:.2%}", "F1 (macro)", place="table"),
   Figure("nll", "min", "{:.4f}", "NLL (nats)", "nll"),
   Figure("ece", "min", "{:.4f}", "calibration error", place="table"),
+  Figure("coverage", None, "{:.2%}", "coverage of sets", place="table"),
+  Figure("set_size", None, "{:.2f}", "classes in a set", place="table"),
+  Figure("empty_sets", None, "{:.2%}", place="table"),
   Figure("class_top1", None, "{:.2%}", "top-1", place="class"),
   Figure("class_precision", None, "{:.2%}", "precision", place="class"),
   Figure("class_f1", None, "{:.2%}", "F1", place="class"),
+  Figure("class_coverage", None, "{:.2%}", "coverage", place="class"),
+  Figure("class_set_size", None, "{:.2f}", "set size", place="class"),
 )
 
 

@@ -95,14 +95,15 @@ def describe(figures: Sequence[Figure], values: Mapping[str, Any]) -> str:
 def table(figures: Sequence[Figure], values: Mapping[str, Any], class_names: Sequence[str]) -> str:
   """Returns the table that `vitx evaluate` prints about a split, as lines of text.
 
-  The table has the figures with their intervals, the calibration if it was measured, the most
-  frequent confusions, and the figures of each class.
+  The table has the figures with their intervals, the calibration and the prediction sets if they
+  were measured, the most frequent confusions, and the figures of each class.
   """
   shown = table_rows(figures, values)
   lines = [f"  {title:<20}{value:>9}   {interval}".rstrip() for title, value, interval in shown]
   if "intervals" in values:
     lines.append(f"  95 % intervals over examples, {values['resamples']:,} bootstrap resamples")
   lines += _calibration_lines(values.get("calibration"))
+  lines += [f"  {describe_sets(values['sets'])}"] if "sets" in values else []
   for count, true, predicted in list_confusions(values.get("confusion", ()))[:CONFUSIONS]:
     names = (escape(class_names[number], line=True) for number in (true, predicted))
     lines.append(f"  {count:>4} x {' as '.join(names)}")
@@ -146,6 +147,15 @@ def describe_fit(calibration: Mapping[str, Any]) -> str:
   if calibration["temperature"] is None:
     return f"none: {on} with {calibration['fitted_mistakes']:,} mistakes do not determine it"
   return f"{calibration['temperature']:.4f}, fitted on {on}"
+
+
+def describe_sets(sets: Mapping[str, Any]) -> str:
+  """Describes `sets` of `vitx.evaluate`: what the prediction sets promise, and how surely."""
+  low, high = sets["range"]
+  return (
+    f"sets for a coverage of {sets['coverage']:.0%}, calibrated on {sets['examples']:,} examples;"
+    f" with others the coverage would be {low:.1%} to {high:.1%}, in 95 % of cases"
+  )
 
 
 def _calibration_lines(calibration: Mapping[str, Any] | None) -> list[str]:
