@@ -36,8 +36,8 @@ class Threshold:
   def choose(self, logits: np.ndarray) -> np.ndarray:
     """Returns whether each class is in the set of an example, bool (n, K), from logits (n, K).
 
-    A set is empty if no class is as probable as the threshold. If a logit is not finite, the set has
-    all classes.
+    A set is empty if no class is as probable as the threshold. If a logit is not finite, all
+    classes are in the set.
     """
     return ~(_probabilities(logits) < self.value)
 
