@@ -9,6 +9,7 @@ import pytest
 from vitx.benchmark import rows as library
 from vitx.cli import plan
 from vitx.cli.main import main
+from vitx.config.loader import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """
@@ -171,6 +172,26 @@ def test_files_and_the_front_are_written(tmp_path, capsys):
   assert written["vip"]["front"] == "True" and "cpu" in listed["device"]
   picture = tmp_path / "pareto_vix_cifar10_train_mb_published_top1.png"
   assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("made_up")
+def test_the_methods_of_a_sweep_have_their_mean_test_metrics(tmp_path, capsys):
+  runs = {"vip_seed-0": 0.5, "vip_seed-1": 0.6, "fnet_seed-0": 0.3, "vit_seed-0": None}
+  for name, top1 in runs.items():
+    (tmp_path / name).mkdir()
+    method = name.partition("_")[0]
+    (tmp_path / name / "config.json").write_text(load_config(f"vix_cifar10:{method}").to_json())
+    (tmp_path / name / "point.json").write_text(json.dumps({"method": method}))
+    row = {"kind": "train" if top1 is None else "test", "step": 9, "examples": 5, "top1": top1}
+    (tmp_path / name / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+  file, plot = tmp_path / "rows.csv", ["--pareto", "train_mb,test_top1", "--out", str(tmp_path)]
+  code, out, _ = run(capsys, "--config", str(tmp_path), "--no-time", "--csv", str(file), *plot)
+  assert code == 0 and "rows that no other beats: fnet, vip" in out  # vit is not finished
+  with open(file, newline="", encoding="utf-8") as opened:
+    written = {row["row"]: float(row["test_top1"]) for row in csv.DictReader(opened)}
+  assert written == {"fnet": 0.3, "vip": pytest.approx(0.55)}
+  code, _, err = run(capsys, "--config", str(tmp_path / "vit_seed-0"))
+  assert code == 1 and "is no sweep with a finished run" in err
 
 
 def test_texts_of_the_requested_rows_are_made(tmp_path):

@@ -5,11 +5,13 @@
     vitx plan --config configs/vix_cifar10.py:vip --modules --no-compile
     vitx plan --config configs/vix_cifar10.py --all --no-compile    # every row, quickly
     vitx plan --config digits:model.depth=2 --rows softmax,fnet --rates --csv digits.csv
+    vitx plan --config runs/sweep --pareto example_s,test_top1 --out .
 
 A row is a named variant of a config file. Each row is printed as soon as it is measured, beside the
 figures that the config quotes from its paper. A row that trains in phases becomes one row for each
 phase, ROW/PHASE. If `configs/finetune.py` replaces the attention of a network, the row `base` is
-the network before.
+the network before. If the config is the directory of a sweep, each method with a finished run is a
+row, beside the means of its metrics on test.
 
 Parameters are counted in two ways: all of them, and those that torchsummary counts, because several
 papers print its number. Operations are those of the forward pass of one example; a multiply-add
@@ -33,6 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from vitx.analysis.tables import lay_out
+from vitx.checkpoints import workdir as wd
+from vitx.checkpoints.metrics import read_test_row
 from vitx.checkpoints.outputs import check_folder, write_json
 from vitx.cli import flags
 from vitx.cli.console import say
@@ -146,9 +150,11 @@ def run(config: str, **arguments: Any) -> None:
   from vitx.training import phases
 
   options = argparse.Namespace(**arguments)
-  texts, path = find_texts(config, options.rows, options.whole), split_text(config)[0]
-  defined: Mapping[str, Any] = {} if path.endswith(".json") else open_config(path)
-  loaded: dict[str, Mapping[str, Any]] = {}
+  path, is_sweep = split_text(config)[0], Path(config).is_dir()
+  texts = {} if is_sweep else find_texts(config, options.rows, options.whole)
+  has_code = not (is_sweep or path.endswith(".json"))
+  defined: Mapping[str, Any] = open_config(path) if has_code else {}
+  loaded, tested = _read_sweep(config) if is_sweep else ({}, {})
   if len(texts) == 1 and "list_beside" in defined:
     loaded |= defined["list_beside"](split_text(*texts.values())[1])
   for title, text in texts.items():
@@ -159,6 +165,7 @@ def run(config: str, **arguments: Any) -> None:
   quoted = {name: published.get(name.partition("/")[0], {}) for name in loaded}
   computed, misprints = defined.get("COMPUTED", {}), defined.get("MISPRINTS", {})
   columns = _list_columns(options, dict.fromkeys(key for row in quoted.values() for key in row))
+  columns += dict.fromkeys(key for row in tested.values() for key in row)
   if options.pareto:
     if len(options.pareto) != 2 or options.out is None:
       raise ConfigError("a plot needs --pareto X,Y, two columns, and --out DIR, its folder.")
@@ -179,6 +186,7 @@ def run(config: str, **arguments: Any) -> None:
   with Neighbors() as neighbors:
     for name, figures in rows.items():
       figures |= {f"{PUBLISHED}{key}": value for key, value in quoted[name].items()}
+      figures |= tested.get(name, {})
       shown = {key: compute for key, compute in computed.items() if key in quoted[name]}
       try:
         completed = complete_config(loaded[name])
@@ -206,6 +214,27 @@ def run(config: str, **arguments: Any) -> None:
   _write(rows, options, path)
   if options.rates:
     neighbors.print()
+
+
+def _read_sweep(directory: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+  """Returns the config of a run of each method of a sweep, and its mean metrics on *test*."""
+  configs: dict[str, Any] = {}
+  tests: dict[str, list[Mapping[str, Any]]] = {}
+  for path in sorted(Path(directory).glob(f"*/{wd.POINT}")):
+    if row := read_test_row(path.parent):
+      method = wd.read_json(path.parent, wd.POINT)["method"]
+      configs[method] = load_config(f"{wd.find_run(path.parent)}/config.json")
+      tests.setdefault(method, []).append(row)
+  if not configs:
+    raise ConfigError(f"config={directory!r} is no sweep with a finished run; give a config file.")
+  return configs, {
+    method: {
+      f"test_{key}": sum(row[key] for row in rows) / len(rows)
+      for key, value in rows[0].items()
+      if isinstance(value, float)
+    }
+    for method, rows in tests.items()
+  }
 
 
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
