@@ -8,7 +8,8 @@ import pytest
 
 from vitx.analysis import statistics
 from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table
-from vitx.analysis.figures import curves
+from vitx.analysis.figures import alignment, curves
+from vitx.config.errors import ConfigError
 
 
 def outcome(method, seed, test, best=10):
@@ -196,6 +197,18 @@ def test_a_run_without_validation_hides_no_other():
   left, right = curves.plot_curves(runs, "top1").axes
   assert left.lines[0].get_xydata().tolist() == [[5, 2.5]]
   assert right.lines[0].get_xydata().tolist() == [[10, 50]]
+
+
+def test_the_errors_of_layers_are_averaged_over_the_runs_of_a_method(tmp_path):
+  errors = {"a": [(0.5, 0.25), (0.25, 0.75)], "b": [(0.1, 0.2, 0.3)], "c": [()]}
+  aligned = [curves.Curve(m, {}, {}, layers=run) for m, runs in errors.items() for run in runs]
+  lines = alignment.plot_alignment(aligned).axes[0].lines
+  assert [line.get_label() for line in lines] == ["a (2)", "b (1)"]
+  assert lines[0].get_xydata().tolist() == [[1, 0.375], [2, 0.5]]
+  (path,) = alignment.draw(curves.RunCurves(aligned, "top1", "curves_sweep"), tmp_path)
+  assert path.name == "alignment_sweep.png"
+  with pytest.raises(ConfigError, match=r"swap\.align"):
+    alignment.plot_alignment(aligned[-1:])
 
 
 def find_crosses(axes):

@@ -347,6 +347,9 @@ def test_curves_are_read_from_runs_and_sweeps(tmp_path, quick, capsys):
   assert figure == "top1" and methods == ["softmax", "softmax", "vanilla_w96_d8"]
   assert curves[0].loss == {4: 1.0} and curves[0].figure == {4: 0.6}
   assert curves[0].per_epoch == 9 / 32  # examples of an epoch by those of a batch
+  with (alone / "metrics.jsonl").open("a") as file:
+    file.write(json.dumps({"kind": "test", "step": 4, "alignment_errors": [0.2, 0.1]}) + "\n")
+  assert [read_curves([run])[0][0].layers for run in (paths[0], alone)] == [(), [0.2, 0.1]]
   out = f"--out={tmp_path / 'pictures'}"
   assert main(["visualize", "curves", "--workdir", str(tmp_path / "sweep"), str(alone), out]) == 0
   assert (tmp_path / "pictures" / "curves_sweep.png").exists()

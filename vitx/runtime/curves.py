@@ -52,7 +52,10 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     value = {row["step"]: row[figure] for row in rows if row["kind"] == "validation"}
     examples = (wd.read_json(last, wd.ENVIRONMENT).get("data") or {}).get("examples") or {}
     per_epoch = (examples.get("train") or 0) / settings.batch_size
-    curves.append(Curve(name, loss, value, training, per_epoch))
+    parts = [wd.join(run, phase) for phase in wd.read_phases(run)] or [run]
+    errors = [row.get("alignment_errors") for part in parts for row in read_metrics(part)]
+    layers = [some for some in errors if some]
+    curves.append(Curve(name, loss, value, training, per_epoch, layers[-1] if layers else ()))
   if len(figures) > 1:
     raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}.")
   return curves, next(iter(figures))

@@ -31,7 +31,10 @@ TABLE = {
     "graph": "density, path length, clustering, spectral gap, ... of the layers' patterns",
     "shaped_scalars": "the learned α, β and γ of shaped attention by layer and head",
   },
-  "runs": {"curves": "the loss and validation figure of runs by step, mean ± standard deviation"},
+  "runs": {
+    "alignment": "the error of each layer after `swap.align`, mean ± standard deviation",
+    "curves": "the loss and validation figure of runs by step, mean ± standard deviation",
+  },
   "results": {
     "memory": "the test figure of a sweep's methods against the memory of a training step"
   },

@@ -31,6 +31,7 @@ class Curve:
       the previous value.
     per_epoch: The number of steps in a pass over *train*, which need not be an integer; 0 if
       unknown.
+    layers: The error of each layer after an alignment, see `vitx.tasks.alignment`; () for none.
   """
 
   method: str
@@ -38,6 +39,7 @@ class Curve:
   figure: Mapping[int, float]
   training: Mapping[int, float] = dataclasses.field(default_factory=dict)
   per_epoch: float = 0.0
+  layers: Sequence[float] = ()
 
 
 Methods = Mapping[str, Sequence[Curve]]  # The runs of each method.
@@ -94,20 +96,22 @@ def plot_curves(curves: Sequence[Curve], figure: str, published: Published | Non
 
 def _plot_together(methods: Methods, figure: str, note: str, published: Published) -> Any:
   """Returns a figure with a panel for each quantity; each panel has a line for each method."""
-  labels = {method: f"{method} ({len(curves)})" for method, curves in methods.items()}
+  labels = _label(methods)
   fitting = CHARACTERS // (KEY + max(map(len, labels.values())))
   columns = max(1, min(WIDE, len(methods), fitting))
   height = 2.3 + 0.13 * -(-len(methods) // columns)
   canvas, panels = style.make_panels(1, 3 if published else 2, style.PAGE, height, note)
   left, *between, right = panels[0]
   words, scale, _ = figure_format(figure)
-  for number, (method, curves) in enumerate(methods.items()):
-    line = {"color": f"C{number % COLORS}", "linestyle": "-" if number < COLORS else "--"}
-    _draw_band(left, [curve.loss for curve in curves], 1.0, line)
-    _draw_band(right, [curve.figure for curve in curves], scale, {**line, "label": labels[method]})
-    for axes in between:
-      _draw_band(axes, [curve.training for curve in curves], scale, line)
-      _draw_published(axes, published.get(method, {}), curves[0].per_epoch, line["color"])
+  draw_lines(left, {method: [x.loss for x in curves] for method, curves in methods.items()})
+  draw_lines(
+    right, {method: [x.figure for x in curves] for method, curves in methods.items()}, scale
+  )
+  for axes in between:
+    training = {method: [x.training for x in curves] for method, curves in methods.items()}
+    draw_lines(axes, training, scale)
+    for number, (method, curves) in enumerate(methods.items()):
+      _draw_published(axes, published.get(method, {}), curves[0].per_epoch, f"C{number % COLORS}")
   style.name_axes(left, "step", "training loss")
   style.name_axes(right, "step", f"validation {words}")
   for axes in between:
@@ -126,7 +130,7 @@ def _plot_by_method(methods: Methods, figure: str, note: str, published: Publish
     for method, curves in methods.items()
   }
   averages = [average(curves) for curves in values.values()]
-  titles = [f"{method} ({len(curves)})" for method, curves in methods.items()]
+  titles = [*_label(methods).values()]
   across = max(1, min(ACROSS, CHARACTERS // max(map(len, titles))))
   rows = -(-len(methods) // across)
   note = f"{kind} {words} by step, {note}; gray: the other methods; in brackets: runs"
@@ -160,6 +164,21 @@ def average(values: Sequence[Mapping[int, float]]) -> tuple[np.ndarray, np.ndarr
   table = np.array([[curve[step] for step in steps] for curve in values]).reshape(len(values), -1)
   deviation = table.std(0, ddof=1) if len(values) > 1 else np.zeros(len(steps))
   return np.array(steps), table.mean(0), deviation
+
+
+def draw_lines(
+  axes: Any, values: Mapping[str, Sequence[Mapping[int, float]]], scale: float = 1.0
+) -> None:
+  """Draws the mean and the standard deviation of the runs of each method, as a line with a band."""
+  labels = _label(values)
+  for number, (method, runs) in enumerate(values.items()):
+    line = {"color": f"C{number % COLORS}", "linestyle": "-" if number < COLORS else "--"}
+    _draw_band(axes, runs, scale, {**line, "label": labels[method]})
+
+
+def _label(methods: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+  """Returns the name of each method with the number of its runs."""
+  return {method: f"{method} ({len(runs)})" for method, runs in methods.items()}
 
 
 def _draw_band(
