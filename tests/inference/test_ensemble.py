@@ -17,6 +17,7 @@ from vitx.data.sources import open_source
 from vitx.inference import ensemble
 from vitx.inference.evaluate import evaluate, evaluate_split
 from vitx.inference.folds import predict_folds
+from vitx.inference.opening import open_split
 
 
 @pytest.fixture(scope="module")
@@ -73,14 +74,20 @@ def test_members_must_have_the_same_classes(members):
     ensemble.join([members[0], other], "runs/two")
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_an_ensemble_is_not_evaluated_on_what_its_members_learned(split, members):
-  with pytest.raises(ConfigError, match="may have learned from it"):
-    evaluate(ensemble.join(members, "runs/two"), split=split)
+  divided = [with_data(member, folds=2, fold=fold) for fold, member in enumerate(members)]
+  with pytest.raises(ConfigError, match="may have learned from it"):  # test of one fold alone
+    open_split(ensemble.join(divided, "runs/folds"), split, None, None)
+  if split != "test":
+    with pytest.raises(ConfigError, match="may have learned from it"):
+      evaluate(ensemble.join(members, "runs/two"), split=split)
 
 
 def test_the_finished_runs_of_one_method_are_loaded(sweep, warnings):
-  assert ensemble.load_model(sweep).steps == ensemble.load_model(sweep / "tiny").steps == "40, 40"
+  for place in (sweep, sweep / "tiny"):
+    runs_of = [member.workdir for member in ensemble.load_model(place).members]
+    assert runs_of == [str(sweep / f"tiny_seed-{seed}") for seed in range(2)]
   (sweep / "tiny_seed-1" / "metrics.jsonl").write_text("")
   loaded = ensemble.load_model(sweep)  # an ensemble of one run is that run
   assert loaded.workdir == str(sweep / "tiny_seed-0") and "1 of 2 runs are finished" in warnings[-1]
@@ -142,7 +149,7 @@ def test_sets_need_examples_for_calibration(members):
 def test_a_sweep_answers_the_commands(sweep, tmp_path, capsys):
   assert main(["evaluate", "--workdir", str(sweep), "--report", str(tmp_path / "report")]) == 0
   shown = capsys.readouterr().out
-  assert "checkpoint 40, 40" in shown and "calibrated on 287 examples" in shown
+  assert "checkpoint [40, 40]" in shown and "calibrated on 287 examples" in shown
   page = (tmp_path / "report" / "index.html").read_text()
   assert "Sets for a coverage of 90%" in page and "temperature" not in page
   digits = open_source(runs.tiny().data, seed=0).test

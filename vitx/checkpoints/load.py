@@ -101,11 +101,6 @@ class Loaded(Settled):
     return self.task.model
 
   @property
-  def steps(self) -> str:
-    """Returns the step of the checkpoint as a text; an ensemble has several."""
-    return str(self.step)
-
-  @property
   def class_names(self) -> tuple[str, ...]:
     """Returns the names of the classes; () if the data have none."""
     return tuple(self.data.get("class_names") or ())

@@ -46,7 +46,7 @@ def run(
   loaded = load_model(workdir, checkpoint, weights=weights)
   result = evaluate(loaded, **options)
   print(
-    f"{workdir}, checkpoint {loaded.steps}, on {result['source']} ({result['split']})\n"
+    f"{workdir}, checkpoint {result['step']}, on {result['source']} ({result['split']})\n"
     f"  examples            {result['examples']:>9,}\n"
     f"{table(loaded.task.figures, result, loaded.class_names)}"
   )

@@ -101,16 +101,23 @@ def run_models(
   return evaluation.evaluate(task, answer, {"": {}}, {}, {}, read_batches(), rows)[""]
 
 
-def calibrate_sets(loaded: Loaded, coverage: float, data_dir: str | None = None) -> Threshold:
+def collect(loaded: Loaded, settings: RunSettings, examples: Examples) -> Collector:
+  """Returns a classifier's predictions and logits for examples; `settings` have the batch size."""
+  collected = Collector(loaded.task, keep_logits=True)
+  run_models([(loaded, examples)], settings, None, collected)
+  return collected
+
+
+def calibrate_sets(
+  loaded: Loaded, settings: RunSettings, coverage: float, data_dir: str | None = None
+) -> Threshold:
   """Returns the threshold of a classifier's prediction sets, see `find_threshold`.
 
   Raises:
     ConfigError: The run set no examples for calibration aside, or is no classifier.
   """
   check_value(coverage, "coverage", Annotated[float, Range("(0, 1)")])
-  examples = open_split(loaded, CALIBRATION, None, data_dir)[2]
-  collected = Collector(loaded.task, keep_logits=True)
-  run_models([(loaded, examples)], loaded.settings, None, collected)
-  known = collected.join()
-  assert known is not None
-  return find_threshold(known.labels, collected.logits(), coverage)
+  collected = collect(loaded, settings, open_split(loaded, CALIBRATION, None, data_dir)[2])
+  predictions = collected.join()
+  assert predictions is not None
+  return find_threshold(predictions.labels, collected.logits(), coverage)

@@ -55,13 +55,9 @@ class Ensemble(Loaded):
 
   members: tuple[Loaded, ...] = ()
 
-  @property
-  def steps(self) -> str:
-    return ", ".join(member.steps for member in self.members)
-
-  def describe(self) -> dict[str, int]:
-    """Returns the step of each member by the name of its workdir."""
-    return {Path(member.workdir).name: member.step for member in self.members}
+  def learned_splits(self) -> tuple[str, ...]:
+    """Returns the splits of the members' data with examples that a member may have learned from."""
+    return ("train", "validation", *(["test"] if len(self.by_fold()) > 1 else []))
 
   def by_fold(self) -> list[Loaded]:
     """Returns the ensemble of the members of each fold, which all lack one part of train."""

@@ -19,7 +19,7 @@ from vitx.config.overrides import split as split_overrides
 from vitx.config.overrides import with_overrides
 from vitx.config.settings import change
 from vitx.data.dataset import Examples, Joined, spread
-from vitx.inference.collector import Collector, calibrate_sets, run_models
+from vitx.inference.collector import Collector, calibrate_sets, collect, run_models
 from vitx.inference.ensemble import Ensemble
 from vitx.inference.opening import open_model, open_split
 from vitx.inference.subject import Evaluation
@@ -85,8 +85,8 @@ def evaluate(
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
-    A dict with workdir, step, source, split and class_names, and with the task's metrics, such as
-    the number of `examples`.
+    A dict with workdir, step (of an ensemble a list), source, split and class_names, and with the
+    task's metrics, such as the number of `examples`.
 
   Raises:
     ConfigError: The workdir, checkpoint, source or split does not exist, or the classes differ.
@@ -148,7 +148,7 @@ def evaluate_split(
       # A document has many windows.
       parts.append((model, read if limit is None else spread(read, limit)))
       if coverage is not None:
-        thresholds.append(calibrate_sets(model, coverage, data_dir))
+        thresholds.append(calibrate_sets(model, settings, coverage, data_dir))
     whole = parts[0][1] if len(parts) == 1 else Joined([read for _, read in parts])
     with _predictions(file, whole, loaded) as write:
       figures = run_models(parts, settings, write, collected)
@@ -159,18 +159,17 @@ def evaluate_split(
     if predictions and calibrate:
       fitted = collected
       if name != "validation" or source not in (None, loaded.settings.data.source):
-        fitted = Collector(loaded.task, keep_logits=True)
         validation = open_split(loaded, "validation", None, data_dir)[2]
-        validation = validation if limit is None else spread(validation, limit)
-        run_models([(loaded, validation)], settings, None, fitted)
+        fitted = collect(
+          loaded, settings, validation if limit is None else spread(validation, limit)
+        )
       figures["calibration"] = _calibrate(collected, fitted)
     if predictions and thresholds:
       starts = np.cumsum([len(read) for _, read in parts])[:-1]
       figures = _add_sets(figures, thresholds, predictions, np.split(collected.logits(), starts))
   result = {
     "workdir": loaded.workdir,
-    "step": loaded.step,
-    **({"members": loaded.describe()} if isinstance(loaded, Ensemble) else {}),
+    "step": [x.step for x in loaded.members] if isinstance(loaded, Ensemble) else loaded.step,
     "source": dataset.info.name,
     "split": name,
     "class_names": list(loaded.class_names),

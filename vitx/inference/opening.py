@@ -149,14 +149,13 @@ def open_split(
   """
   is_own = source in (None, loaded.settings.data.source)
   split = check_choice(split or ("test" if is_own else "all"), "split", SPLITS)
-  if is_own and split in ("train", "validation") and isinstance(loaded, Ensemble):
-    raise ConfigError(
-      f"split={split!r}: members of an ensemble may have learned from it; choose test or all."
-    )
   data = change_folder(loaded, data_dir)
   dataset, data = open_for(loaded, data, source)
   dataset = _match(loaded, dataset)
   name, is_same = dataset.info.name, dataset.info.fingerprint == loaded.fingerprint
+  learned = loaded.learned_splits() if isinstance(loaded, Ensemble) else ()
+  if (is_own or is_same) and split in learned:
+    raise ConfigError(f"split={split!r}: members of the ensemble may have learned from it.")
   if is_own and not is_same:
     logging.warning(
       "%s has changed since the run; its %s may have examples on which the run trained", name, split

@@ -178,7 +178,7 @@ def _choose_sets(loaded: Loaded, coverage: float, logits: np.ndarray) -> list[li
   """Returns the names of the classes in the prediction set of each example, from logits (B, K)."""
   from vitx.inference.collector import calibrate_sets  # which most predictions do not need
 
-  chosen = calibrate_sets(loaded, coverage).choose(logits)
+  chosen = calibrate_sets(loaded, loaded.settings, coverage).choose(logits)
   orders = np.argsort(-logits, axis=1, kind="stable")
   pairs = zip(orders, chosen, strict=True)
   return [[loaded.class_names[i] for i in order if is_in[i]] for order, is_in in pairs]

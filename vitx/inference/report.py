@@ -93,7 +93,7 @@ class _Content:
 
   def notes(self) -> str:
     """Returns a sentence about the temperature and one about the sets, where there are such."""
-    fitted, sets, sentences = self.result.get("calibration"), self.result.get("sets"), []
+    fitted, sentences = self.result.get("calibration"), []
     if fitted and fitted["temperature"] is None:
       sentences.append(f"The temperature is {describe_fit(fitted)}.")
     elif fitted:
@@ -102,8 +102,8 @@ class _Content:
         f"The temperature {fitted['temperature']:.4f} divides the logits for the least NLL on "
         f"{fitted['fitted_examples']:,} examples of validation: there the model is {warm}confident."
       )
-    if sets:
-      sentences.append(f"{describe_sets(sets)}.".capitalize())
+    if "sets" in self.result:
+      sentences.append(f"{describe_sets(self.result['sets'])}.".capitalize())
     return " ".join(sentences)
 
   def classes(self) -> list[list[str]]:
@@ -137,7 +137,7 @@ class _Content:
     now = {"vitx": vitx.__version__, "jax": jax.__version__, "python": sys.version.split()[0]}
     facts = {
       "workdir": _join([self.result["workdir"]]),
-      "checkpoint": f"step {self.loaded.steps}",
+      "checkpoint": f"step {self.result['step']}",
       "source": _join([self.result["source"]]),
       "split": f"{self.result['split']} ({self.result['examples']:,} examples)",
       "data fingerprint": self.loaded.fingerprint or "none",

@@ -198,7 +198,7 @@ def show_predictions(evaluated: Evaluation) -> PredictedSplit:
   if predictions is None:
     raise ConfigError(f"workdir={loaded.workdir!r} is not the run of a classifier; choose one.")
   names = loaded.class_names
-  note = f"{_describe(loaded.settings)}, checkpoint of step {loaded.steps}, {result['split']}:"
+  note = f"{_describe(loaded.settings)}, checkpoint of step {result['step']}, {result['split']}:"
   note += f" {result['examples']:,} examples, top-1 {result['top1']:.1%}"
 
   def show(positions: Sequence[int]) -> list[Picture]:
