@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -110,8 +111,10 @@ class Experiment(settle.Settled):
       A function that waits for the program, and returns the state on the host.
     """
     # A CPU compiles many short loops, which run once: less optimization takes half of the time, and
-    # gives the same bits.
-    options: Any = {"xla_backend_optimization_level": 1} if jax.default_backend() == "cpu" else {}
+    # gives the same bits. A level in the user's XLA_FLAGS comes first.
+    level = "xla_backend_optimization_level"
+    less = jax.default_backend() == "cpu" and level not in os.environ.get("XLA_FLAGS", "")
+    options: Any = {level: 1} if less else {}
 
     def start(function: Callable, *arguments: Any) -> Callable[[], Any]:
       begin = functools.partial(parallel.start_compiling, jax.jit(function), arguments, options)
