@@ -1,6 +1,7 @@
 """Pages in Markdown: their commands, Python blocks, links and the files they name."""
 
 import dataclasses
+import functools
 import re
 import shlex
 from pathlib import Path
@@ -72,6 +73,7 @@ def commands(block: str) -> list[Command]:
   return result
 
 
+@functools.cache
 def page_commands(page: str) -> list[Command]:
   return [
     command for language, text in blocks(page) if language == SHELL for command in commands(text)

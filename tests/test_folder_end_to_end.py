@@ -62,7 +62,7 @@ def config(folder, *overrides):
     "data.image_size=16",
     "batch_size=8",
     "learning_rate=1e-2",
-    *runs.STILL_IMAGES,
+    *runs.PLAIN,
     "evaluation.every=20 steps",
     "checkpoint.every=20 steps",
     *overrides,

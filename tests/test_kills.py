@@ -98,7 +98,7 @@ def test_a_masked_autoencoder_that_is_killed_ends_as_early(tmp_path):
   """
   masked = "task=masked_autoencoder", "task.decoder_width=16", "task.decoder_depth=1"
   still = "learning_rate=0.0", "ema_decay=0.0", "evaluation.every=3", "evaluation.stop_early=2"
-  overrides = (*masked, *still, *runs.STILL_IMAGES)
+  overrides = (*masked, *still, *runs.PLAIN)
   whole, killed = tmp_path / "whole", tmp_path / "killed"
   trap = AT_AN_EVALUATION.format(step=9, action=KILL)
   runs.finish(runs.start(killed, *overrides, devices=2, before=trap), code=-9)
@@ -118,7 +118,7 @@ def test_a_signal_breaks_off_a_compilation(tmp_path):
 def test_many_steps_on_two_virtual_devices_do_not_deadlock(tmp_path):
   """Without a limit on the steps in flight, XLA's collectives would deadlock on virtual devices."""
   never = ("evaluation.every=1000 steps", "checkpoint.every=1000 steps", "log_every=1000 steps")
-  process = runs.start(tmp_path, "duration=300 steps", *never, *runs.STILL_IMAGES, devices=2)
+  process = runs.start(tmp_path, "duration=300 steps", *never, *runs.PLAIN, devices=2)
   output = runs.finish(process, timeout=240)
   assert "devices: 2 x cpu" in output
   assert saved(tmp_path) == 300

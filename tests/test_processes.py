@@ -77,7 +77,7 @@ KILL, FAIL = "os.kill(os.getpid(), 9)", "raise OSError('the disk of this host is
 @pytest.mark.parametrize(("victim", "how", "code"), [(0, KILL, -9), (1, FAIL, 1)])
 def test_a_process_that_loses_another_ends_with_one_line(tmp_path, port, victim, how, code):
   flags = [f"--coordinator=127.0.0.1:{port}", "--processes=2"]
-  settings = ("steps_per_dispatch=1", "duration=10000 steps", *runs.STILL_IMAGES)
+  settings = ("steps_per_dispatch=1", "duration=10000 steps", *runs.PLAIN)
   both = [
     runs.start(
       tmp_path,

@@ -61,7 +61,7 @@ def config(task, table, *overrides):
     *("data.image_size=8", "batch_size=8", "duration=12 steps", "log_every=4 steps"),
     *("evaluation.every=6 steps", "checkpoint.every=6 steps", "augment.hflip=0.5"),
     *("data.mean=(0.5,0.5,0.5)", "data.std=(0.3,0.3,0.3)", "schedule=constant"),
-    *("learning_rate=0.01", "ema_decay=0.0", *runs.STILL_IMAGES),
+    *("learning_rate=0.01", "ema_decay=0.0", *runs.PLAIN),
   )
   if task == "masked_autoencoder":
     fields += (

@@ -3,11 +3,8 @@
 from tests import runs
 from vitx.sweeps.points import check_points, expand, make_points, parse_grid
 
-# Without randomness in a step, which takes most of the time to compile.
-PLAIN = ("model.dropout=0.0", "model.stochastic_depth=0.0", "ema_decay=0.0", *runs.STILL_IMAGES)
-TINY = runs.replace(
-  runs.TINY, "duration=8 steps", "checkpoint.every=4 steps", "evaluation.every=4 steps", *PLAIN
-).removeprefix("softmax,")
+SHORT = ("duration=8 steps", "checkpoint.every=4 steps", "evaluation.every=4 steps")
+TINY = runs.replace(runs.TINY, *SHORT, "ema_decay=0.0", *runs.PLAIN).removeprefix("softmax,")
 
 
 def points(over="row=[softmax,fnet]", seeds=2, config=f"digits.py:{TINY}"):

@@ -19,7 +19,7 @@ from vitx.inference import model_card
 from vitx.interop.foreign import read_grid
 
 SHORT = ("duration=2 steps", "schedule.warmup=1 steps", "pool=cls", "evaluation.every=2 steps")
-SHORT += runs.STILL_IMAGES
+SHORT += runs.PLAIN
 ROW = runs.replace(runs.TINY, *SHORT)
 CONFIG = f"configs/digits.py:{ROW}"
 

@@ -26,7 +26,7 @@ pytestmark = [
   ),
 ]
 LONG = runs.replace(
-  f"softmax,{TINY}", "duration=600 steps", "checkpoint.every=50 steps", "log_every=10 steps"
+  f"softmax,{TINY}", "duration=300 steps", "checkpoint.every=25 steps", "log_every=5 steps"
 ).removeprefix("softmax,")
 SECONDS = 280  # for the whole sweep; the polls below end by then
 
@@ -123,8 +123,8 @@ def test_an_array_that_is_killed_at_random_gives_the_bits_of_one_process(tmp_pat
 
 def test_two_tasks_of_a_step_train_one_run_and_one_of_them_speaks(tmp_path):
   config = f"configs/digits.py:softmax,{LONG},duration=20 steps,log_every=1 steps".replace(
-    "duration=600 steps,", ""
-  ).replace("log_every=10 steps,", "")
+    "duration=300 steps,", ""
+  ).replace("log_every=5 steps,", "")
   train = [sys.executable, "train.py", f"--config={config}"]
   output = run("srun", "-n2", *train, f"--workdir={tmp_path / 'two'}")
   begins = [line.partition("  ")[0] for line in output.splitlines() if line.startswith("step ")]

@@ -10,22 +10,23 @@ from vitx.runtime import sharing
 
 SHORT = ("duration=9 steps", "evaluation.every=3 steps", "checkpoint.every=9 steps")
 SHORT += ("schedule.warmup=2 steps", "log_every=3 steps", "steps_per_dispatch=3")
-PLAIN = (*SHORT, "augment.mixup=0.0", "model.dropout=0.0", "ema_decay=0.0")
+PLAIN = (*SHORT, *runs.PLAIN)
+SIMPLE = (*PLAIN, "ema_decay=0.0")
 # Several properties in one run, where each decides the result.
 CASES = {
   "graphs_and_dropout_and_mixup": (*SHORT, "token_mixer=bigbird", "token_mixer.block=2"),
   "plateau_and_average_in_float16": (
-    *SHORT,
+    *PLAIN,
     *("model.dtype=float16", "ema_decay=0.9"),
     *("schedule=plateau", "schedule.patience=0", "schedule.threshold=0.5"),
   ),
-  "early_stop": (*PLAIN, "evaluation.stop_early=1", "learning_rate=0.0"),
+  "early_stop": (*SIMPLE, "evaluation.stop_early=1", "learning_rate=0.0"),
   "balanced_folds": (
-    *PLAIN,
+    *SIMPLE,
     *("data.folds=5", "data.fold=0", "data.fraction=0.3", "task.class_weights=balanced"),
   ),
   "autoencoder": (
-    *PLAIN,
+    *SIMPLE,
     "task=masked_autoencoder",
     *("task.decoder_width=16", "task.decoder_depth=1"),
   ),

@@ -87,7 +87,7 @@ def test_a_collection_of_losses_is_added_and_is_no_state():
 @pytest.mark.usefixtures("whole_runs")
 def test_constants_and_the_step_reach_the_loss(tmp_path):
   name = f"task.name={__name__}:Anchored"
-  few = ("duration=4 steps", "log_every=1 steps", "schedule=constant", *runs.STILL_IMAGES)
+  few = ("duration=4 steps", "log_every=1 steps", "schedule=constant", *runs.PLAIN)
   loop.train(runs.tiny(*few, name, "token_mixer=levit"), tmp_path)
   rows = [row for row in runs.rows(tmp_path) if row["kind"] == "train"]
   assert [row["anchor"] for row in rows] == [0.25] * 4
@@ -129,7 +129,7 @@ TEACHER = "task.teacher=weights.npz,task.teacher_model={'name':'vit','depth':1}"
 FILLED = (
   "augment.randaugment=(1,9),augment.randaugment_operations=increasing"  # with the mean color
 )
-PLAIN = (*runs.STILL_IMAGES, "model.dropout=0.0", "ema_decay=0.0", "optimizer=sgd")
+PLAIN = (*runs.PLAIN, "ema_decay=0.0", "optimizer=sgd")
 WEIGHTS = {"task.class_weights": [(2.0, 0.5, 1.0), (1.0, 3.0, 1.0)]}
 PIXELS = {"data.mean": [(0.4,), (0.6,)], "data.std": [(0.2,), (0.1,)]}
 MEASURED = {  # fields that are computed from examples, with two values each

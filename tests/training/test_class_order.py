@@ -35,7 +35,7 @@ def numbered(tmp_path):
 
 def config(source, *overrides):
   settings = f"dataset=folder:{source}", "data.image_size=8", "batch_size=8", "duration=8 steps"
-  settings += runs.STILL_IMAGES
+  settings += runs.PLAIN
   return runs.tiny(*settings, "checkpoint.every=4 steps", "evaluation.every=4 steps", *overrides)
 
 

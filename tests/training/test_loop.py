@@ -170,7 +170,7 @@ def leap(run):
 @pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
   with pytest.raises(NonFiniteError, match=r"at step (9|1\d).*last good checkpoint is 8\."):
-    loop.train(runs.tiny(f"schedule={__name__}:leap", *runs.STILL_IMAGES), tmp_path)
+    loop.train(runs.tiny(f"schedule={__name__}:leap", *runs.PLAIN), tmp_path)
   assert os.listdir(tmp_path / "checkpoints") == ["8"]
   assert all(np.all(np.isfinite(x)) for x in jax.tree.leaves(runs.final_state(tmp_path)))
 
@@ -188,7 +188,7 @@ def test_a_gradient_in_float16_that_no_loss_scale_makes_finite_stops_the_run(tmp
   with pytest.raises(
     NonFiniteError, match=r"gradient_norm is nan at step 16; .*checkpoint is 16\."
   ):
-    loop.train(runs.tiny("model.dtype=float16", *runs.STILL_IMAGES), tmp_path)
+    loop.train(runs.tiny("model.dtype=float16", *runs.PLAIN), tmp_path)
   scales = [row["loss_scale"] for row in runs.rows(tmp_path) if row["kind"] == "train"]
   assert scales == [2.0 ** (16 - step) for step in (4, 9, 14)]
 
@@ -308,7 +308,7 @@ SETTINGS = {
 }
 # No event falls on step 7; the only row of kind "train" is that of the end.
 CADENCES = ("duration=12 steps", "evaluation.every=6", "checkpoint.every=4", "log_every=20")
-CADENCES += runs.STILL_IMAGES
+CADENCES += runs.PLAIN
 
 
 def outcome(workdir):
@@ -377,7 +377,7 @@ def test_evaluations_without_a_better_figure_are_counted_and_the_best_is_the_las
 
 # Nothing learns, so no evaluation after the first, at step 3, is better.
 STILL = ("learning_rate=0.0", "duration=20 steps", "evaluation.every=3", "checkpoint.every=4")
-PATIENT = (*STILL, "log_every=5", "evaluation.stop_early=2", *runs.STILL_IMAGES)
+PATIENT = (*STILL, "log_every=5", "evaluation.stop_early=2", *runs.PLAIN)
 
 
 @pytest.fixture(scope="module")
@@ -425,7 +425,7 @@ def test_a_run_that_was_disturbed_ends_as_early(at, tmp_path, monkeypatch, stopp
 
 @pytest.mark.slow
 def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys):
-  short = ("duration=6 steps", "learning_rate=0.0", *runs.STILL_IMAGES)
+  short = ("duration=6 steps", "learning_rate=0.0", *runs.PLAIN)
   config = runs.tiny(f"init_from='{finished_run[0]}'", *short)
   loop.train(config, tmp_path)
   printed = capsys.readouterr().out
@@ -443,7 +443,7 @@ def test_a_frozen_whitening_comes_from_the_training_images_and_is_saved(tmp_path
   stem = "stem=normalized", "stem.channels=()", "stem.kernels=()", "stem.strides=()"
   whitening = "stem.whitening=2", "stem.patch=3", "freeze=('stem/whitening/kernel',)"
   small = "data.image_size=7", "duration=2 steps", "data.fraction=0.2", "schedule.warmup=0 steps"
-  config = runs.tiny(*stem, *whitening, *small, *runs.STILL_IMAGES)
+  config = runs.tiny(*stem, *whitening, *small, *runs.PLAIN)
   loop.train(config, tmp_path)
   experiment = make_experiment(config)
   transform, train = experiment.task.transform(train=False), experiment.source.train

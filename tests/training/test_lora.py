@@ -34,7 +34,7 @@ HEAD = {"head/kernel", "head/bias"}
 
 
 def config(base, *overrides):
-  return runs.tiny(*runs.STILL_IMAGES, f"init_from='{base}'", "model.lora.rank=2", *overrides)
+  return runs.tiny(*runs.PLAIN, f"init_from='{base}'", "model.lora.rank=2", *overrides)
 
 
 @pytest.fixture

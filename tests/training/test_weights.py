@@ -15,7 +15,7 @@ from vitx.training import loop
 
 FIGURES = ("top1", "top5", "nll", "ece")
 # The average is so long that it is far from the weights.
-SLOW = ("ema_decay=0.98", "ema_warmup=False", "learning_rate=0.01", *runs.STILL_IMAGES)
+SLOW = ("ema_decay=0.98", "ema_warmup=False", "learning_rate=0.01", *runs.PLAIN)
 
 
 @pytest.fixture(scope="module")
