@@ -234,13 +234,24 @@ def test_six_points_are_excluded_on_imagenette():
     assert quote(*interval) in CLAIMS.read_text() and interval[2] < 6
 
 
-def test_no_swap_survives_without_training():
-  """The page on swaps has each mixer minus the base, and the margin of one point."""
+@pytest.mark.parametrize(
+  ("arm", "verdicts"),
+  [
+    ("untrained", {"open": {"bigbird", "erdos_renyi"}}),
+    ("tuned", {"holds": {"softmax", "neighborhood"}, "open": {"bigbird"}}),
+  ],
+)
+def test_swaps_survive_by_the_margin_of_one_point(arm, verdicts):
+  """The page on swaps has each mixer minus the base."""
   (base,) = read_percents("swap_cifar10/base").values()
-  page = (ROOT / "docs" / "swap.md").read_text()
-  for values in read_percents("swap_cifar10/untrained").values():
+  page, verdict_of = (ROOT / "docs" / "swap.md").read_text(), {}
+  for method, values in read_percents(f"swap_cifar10/{arm}").items():
     interval = contrast(values, base)
-    assert quote(*interval) in page and interval[1] < -1
+    assert quote(*interval) in page
+    name = method.removeprefix("token_mixer-").removeprefix("name-").split("-")[0]
+    verdict_of[name] = "holds" if interval[1] > -1 else "fails" if interval[2] < -1 else "open"
+  methods = {x: {name for name in verdict_of if verdict_of[name] == x} for x in ("holds", "open")}
+  assert {verdict: names for verdict, names in methods.items() if names} == verdicts
 
 
 def test_the_contrasts_of_the_vision_x_formers_follow_from_their_runs():
