@@ -116,7 +116,7 @@ def test_figures_of_folds_are_pooled_over_examples(monkeypatch):
     numbers = np.arange(start, 12, 2, np.float32)
     folds.append([{"image": np.full((2, 2, 1), x, np.uint8), "target": x} for x in numbers])
     target, answer = [*target, *numbers], [*answer, *(numbers / 255 * std + mean)]
-  monkeypatch.setattr(evaluation, "_open", lambda *_: (None, None, folds.pop(0), "test"))
+  monkeypatch.setattr(evaluation, "open_split", lambda *_: (None, None, folds.pop(0), "test"))
   figures = evaluation.evaluate_together(models)
   assert figures["r2"] == pytest.approx(reference.r2_score(target, answer), rel=1e-5)
   assert figures["mae"] == pytest.approx(reference.mean_absolute_error(target, answer), rel=1e-5)

@@ -35,8 +35,6 @@ from pathlib import Path
 from typing import Any
 
 from vitx.analysis.tables import lay_out
-from vitx.checkpoints import workdir as wd
-from vitx.checkpoints.metrics import read_test_row
 from vitx.checkpoints.outputs import check_folder, write_json
 from vitx.cli import flags
 from vitx.cli.console import say
@@ -218,6 +216,9 @@ def run(config: str, **arguments: Any) -> None:
 
 def _read_sweep(directory: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
   """Returns the config of a run of each method of a sweep, and its mean metrics on *test*."""
+  from vitx.checkpoints import workdir as wd
+  from vitx.checkpoints.metrics import read_test_row
+
   configs: dict[str, Any] = {}
   tests: dict[str, list[Mapping[str, Any]]] = {}
   for path in sorted(Path(directory).glob(f"*/{wd.POINT}")):
