@@ -54,6 +54,12 @@ def find_run(workdir: str | Path) -> str:
   return (with_some or runs or [str(workdir)])[-1 if with_some else 0]
 
 
+def list_points(workdir: str | Path) -> dict[str, str]:
+  """Returns the method of each run of a sweep, by the run's workdir; {} for other directories."""
+  points = sorted(epath.Path(workdir).glob(f"*/{POINT}"))
+  return {str(path.parent): read_json(path.parent, POINT).get("method", "") for path in points}
+
+
 def read_phases(workdir: str | Path) -> tuple[str, ...]:
   """Reads the names of a run's phases, in order; () for a run without phases."""
   return tuple(read_json(workdir, PHASES).get("phases", ()))

@@ -221,10 +221,9 @@ def _read_sweep(directory: str) -> tuple[dict[str, Any], dict[str, dict[str, flo
 
   configs: dict[str, Any] = {}
   tests: dict[str, list[Mapping[str, Any]]] = {}
-  for path in sorted(Path(directory).glob(f"*/{wd.POINT}")):
-    if row := read_test_row(path.parent):
-      method = wd.read_json(path.parent, wd.POINT)["method"]
-      configs[method] = load_config(f"{wd.find_run(path.parent)}/config.json")
+  for run, method in wd.list_points(directory).items():
+    if row := read_test_row(run):
+      configs[method] = load_config(f"{wd.find_run(run)}/config.json")
       tests.setdefault(method, []).append(row)
   if not configs:
     raise ConfigError(f"config={directory!r} is no sweep with a finished run; give a config file.")

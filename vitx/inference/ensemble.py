@@ -57,13 +57,17 @@ class Ensemble(Loaded):
 
   def learned_splits(self) -> tuple[str, ...]:
     """Returns the splits of the members' data with examples that a member may have learned from."""
-    return ("train", "validation", *(["test"] if len(self.by_fold()) > 1 else []))
+    return ("train", "validation", *(["test"] if len(self._list_folds()) > 1 else []))
 
   def by_fold(self) -> list[Loaded]:
     """Returns the ensemble of the members of each fold, which all lack one part of train."""
-    folds = dict.fromkeys(member.settings.data.fold for member in self.members)
+    folds = self._list_folds()
     parts = [[x for x in self.members if x.settings.data.fold == fold] for fold in folds]
     return [self] if len(parts) == 1 else [join(part, self.workdir) for part in parts]
+
+  def _list_folds(self) -> list[int | None]:
+    """Returns the folds of the members, each once."""
+    return [*dict.fromkeys(member.settings.data.fold for member in self.members)]
 
 
 def join(members: Sequence[Loaded], place: str) -> Loaded:
@@ -112,8 +116,7 @@ def load_model(workdir: str | Path, checkpoint: str | int = "best", **options: A
   """
   place = epath.Path(workdir)
   method = None if place.exists() else place.name
-  points = sorted((place if method is None else place.parent).glob(f"*/{wd.POINT}"))
-  records = {str(path.parent): wd.read_json(path.parent, wd.POINT)["method"] for path in points}
+  records = wd.list_points(place if method is None else place.parent)
   runs = [run for run, name in records.items() if method in (None, name)]
   if not runs:
     return load(workdir, checkpoint, **options)

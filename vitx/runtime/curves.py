@@ -24,9 +24,11 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
   """
   listed = []
   for workdir in workdirs:
-    points = sorted(epath.Path(workdir).glob(f"*/{wd.POINT}"))
-    runs = [str(path.parent) for path in points]
-    runs = [run for run in runs if (epath.Path(wd.find_run(run)) / "config.json").exists()]
+    runs = [
+      run
+      for run in wd.list_points(workdir)
+      if (epath.Path(wd.find_run(run)) / "config.json").exists()
+    ]
     listed += runs or [str(workdir)]
   return list({Path(run).resolve(): run for run in listed}.values())
 
@@ -52,9 +54,10 @@ def read_curves(runs: Sequence[str]) -> tuple[list[Curve], str]:
     value = {row["step"]: row[figure] for row in rows if row["kind"] == "validation"}
     examples = (wd.read_json(last, wd.ENVIRONMENT).get("data") or {}).get("examples") or {}
     per_epoch = (examples.get("train") or 0) / settings.batch_size
-    parts = [wd.join(run, phase) for phase in wd.read_phases(run)] or [run]
-    errors = [row.get("alignment_errors") for part in parts for row in read_metrics(part)]
-    layers = [some for some in errors if some]
+    phases = [read_metrics(wd.join(run, phase)) for phase in wd.read_phases(run)] or [rows]
+    layers = [
+      row["alignment_errors"] for part in phases for row in part if "alignment_errors" in row
+    ]
     curves.append(Curve(name, loss, value, training, per_epoch, layers[-1] if layers else ()))
   if len(figures) > 1:
     raise ConfigError(f"the runs have different primary figures: {json.dumps(figures)}.")
