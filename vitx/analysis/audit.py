@@ -14,7 +14,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from vitx.analysis.figures.mistakes import to_color
-from vitx.config.errors import MissingExtraError
+from vitx.config.errors import importing
 
 SIDE = 16  # A perceptual hash has SIDE x SIDE bits.
 # The most bits in which the hashes of duplicates differ. Resized, re-encoded and mirrored photos
@@ -58,10 +58,8 @@ def measure_image(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray, tuple[flo
   Raises:
     MissingExtraError: The package imagehash is not installed.
   """
-  try:
+  with importing("vitx audit", "audit"):
     from imagehash import phash
-  except ImportError as error:
-    raise MissingExtraError("vitx audit", "audit") from error
   picture, (height, width) = to_color(pixels), pixels.shape[:2]
   gray = picture.convert("L")
   bits = np.stack([phash(x, SIDE).hash.ravel() for x in (gray, ImageOps.mirror(gray))])

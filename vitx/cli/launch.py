@@ -24,7 +24,7 @@ from typing import Any
 from vitx.checkpoints import workdir as wd
 from vitx.cli.live import Live
 from vitx.cli.main import main
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, importing
 from vitx.config.overrides import split
 from vitx.sweeps.points import Point
 from vitx.sweeps.workers import ONLY_ONE, make_environment
@@ -80,10 +80,8 @@ class Launcher:
       MissingExtraError: submitit is not installed.
       ConfigError: Slurm is not installed, or the directory is not one in which tasks can log.
     """
-    try:
+    with importing(f"--launch {kind}", "slurm"):
       import submitit
-    except ImportError as error:
-      raise MissingExtraError(f"--launch {kind}", "slurm") from error
     if kind == "slurm" and shutil.which("srun") is None:
       raise ConfigError("no Slurm here (srun is not on the path).")
     if "://" in directory:

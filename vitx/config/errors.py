@@ -46,6 +46,15 @@ class MissingExtraError(UserError, ImportError):
 
 
 @contextlib.contextmanager
+def importing(feature: str, extra: str) -> Iterator[None]:
+  """Turns a failed import in a `with` block into a MissingExtraError, see there."""
+  try:
+    yield
+  except ImportError as error:
+    raise MissingExtraError(feature, extra) from error
+
+
+@contextlib.contextmanager
 def naming(place: str) -> Iterator[None]:
   """Puts the name of a place, such as a field or a file, before a ConfigError of a `with` block."""
   try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitx.config.errors import MissingExtraError
+from vitx.config.errors import importing
 from vitx.files import reading
 
 
@@ -40,10 +40,8 @@ def read_head(path: Path) -> Wav:
 
 @contextlib.contextmanager
 def _open_sound(path: Path) -> Iterator[Any]:
-  try:
+  with importing(f"Reading the WAV file {path}", "audio"):
     import soundfile
-  except ImportError as error:
-    raise MissingExtraError(f"Reading the WAV file {path}", "audio") from error
   problem = f"{path} cannot be read as WAV"
   with reading(problem), open(path, "rb") as file, soundfile.SoundFile(file) as sound:
     yield sound

@@ -16,7 +16,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from vitx.config.errors import MissingExtraError
+from vitx.config.errors import importing
 from vitx.inference.decoding import next_logits
 
 
@@ -134,8 +134,6 @@ _step = partial(jax.jit, static_argnums=0, donate_argnums=2)(next_logits)
 
 def _make_coder(name: str, *code: np.ndarray) -> tuple[Any, Any]:
   """Returns a coder of `constriction` and the family of distributions that it codes with."""
-  try:
+  with importing("arithmetic coding", "compress"):
     from constriction import stream
-  except ImportError as error:
-    raise MissingExtraError("arithmetic coding", "compress") from error
   return getattr(stream.queue, name)(*code), stream.model.Categorical(perfect=False)

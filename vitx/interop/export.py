@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, importing
 from vitx.interop.foreign import GRID
 from vitx.ops.layout import TokenLayout
 
@@ -30,10 +30,8 @@ def write_safetensors(
   """
   if not str(path).endswith(SUFFIX):
     raise ConfigError(f"out={str(path)!r} must end in {SUFFIX}, or be a folder or hf:OWNER/NAME.")
-  try:
+  with importing(f"out={str(path)!r}", "foreign"):
     from safetensors.numpy import save_file
-  except ImportError as error:
-    raise MissingExtraError(f"out={str(path)!r}", "foreign") from error
   metadata = {"format": "pt"}  # timm writes and expects this.
   if layout is not None:
     metadata[GRID] = "x".join(map(str, layout.grid))

@@ -17,7 +17,7 @@ import numpy as np
 
 from vitx import files
 from vitx.checkpoints.tree import name_leaves, nest
-from vitx.config.errors import ConfigError, MissingExtraError, naming
+from vitx.config.errors import ConfigError, importing, naming
 from vitx.interop import hub
 from vitx.interop.foreign_names import FAMILIES, find_family, strip, to_ours
 from vitx.interop.published import check_digest
@@ -122,10 +122,8 @@ def read_safetensors(path: str, where: str) -> dict[str, np.ndarray]:
     path: The path of the file.
     where: The name of the file in errors.
   """
-  try:
+  with importing(where, "foreign"):
     from safetensors import deserialize
-  except ImportError as error:
-    raise MissingExtraError(where, "foreign") from error
   with files.reading(f"{where} is no readable safetensors file"):
     return {
       name: np.frombuffer(x["data"], _DTYPES[x["dtype"]]).reshape(x["shape"])

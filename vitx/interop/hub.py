@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from types import ModuleType
 
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, importing
 
 PREFIX = "hf:"
 TIMM = "timm:"  # timm publishes its weights NAME as the repository timm/NAME.
@@ -133,11 +133,9 @@ def upload(folder: str, out: str, keep: str) -> str:
 
 def _load_library(where: str) -> ModuleType:
   """Imports huggingface_hub and its errors."""
-  try:
+  with importing(where, "hub"):
     import huggingface_hub
     import huggingface_hub.errors
-  except ImportError as error:
-    raise MissingExtraError(where, "hub") from error
   return huggingface_hub
 
 

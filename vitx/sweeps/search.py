@@ -24,7 +24,7 @@ from vitx.analysis.csv_files import write_records
 from vitx.analysis.statistics import spread
 from vitx.analysis.tables import lay_out
 from vitx.checkpoints import lock
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, importing
 from vitx.config.loader import load_config
 from vitx.config.overrides import split
 from vitx.data import sources
@@ -37,11 +37,9 @@ from vitx.training.failures import PrunedError
 from vitx.training.record.provenance import FREE
 from vitx.training.validation import watching
 
-try:
+with importing("--search", "search"):
   import optuna
   from optuna.storages.journal import JournalFileBackend
-except ImportError as error:
-  raise MissingExtraError("--search", "search") from error
 
 STORE = "search.log"  # Optuna's file of trials in the sweep's directory
 ASK = "search.lock"  # held while a process asks for a new trial

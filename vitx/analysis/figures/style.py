@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitx.analysis import csv_files
-from vitx.config.errors import MissingExtraError, escape
+from vitx.config.errors import escape, importing
 
 COLUMN, PAGE = 3.35, 6.9  # The widths of one and of two columns of a paper, in inches.
 SMALL, NORMAL = 6, 7  # The font sizes in points.
@@ -22,10 +22,8 @@ def make_canvas(width: float, height: float) -> Any:
   Raises:
     MissingExtraError: Matplotlib is not installed.
   """
-  try:
+  with importing("the figure", "plot"):
     from matplotlib.figure import Figure  # Without pyplot there is no window and no global state.
-  except ImportError as error:
-    raise MissingExtraError("the figure", "plot") from error
   return Figure(figsize=(width, height), layout="constrained")
 
 

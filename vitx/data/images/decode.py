@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from PIL import ExifTags, IcoImagePlugin, Image
 
-from vitx.config.errors import ConfigError, MissingExtraError
+from vitx.config.errors import ConfigError, importing
 from vitx.config.fields import DataSettings, Size
 from vitx.data.dataset import DatasetInfo, Example
 from vitx.data.images.settings import FILE_MODES, find_size, scale_size, sides
@@ -82,10 +82,8 @@ def _find_formats(content: bytes, where: str) -> tuple[str, ...]:
   """Returns the formats that a file may have; HEIF, by its fifth to eighth byte, needs an extra."""
   if content[4:8] != b"ftyp":
     return FORMATS
-  try:
+  with importing(f"Reading the photo {where}", "heif"):
     import pillow_heif
-  except ImportError as error:
-    raise MissingExtraError(f"Reading the photo {where}", "heif") from error
   pillow_heif.register_heif_opener()
   return ("HEIF",)
 

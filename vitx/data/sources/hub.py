@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from vitx.config.errors import ConfigError, MissingExtraError, listing
+from vitx.config.errors import ConfigError, importing, listing
 from vitx.config.fields import DataSettings
 from vitx.data import class_names
 from vitx.data.dataset import Dataset, DatasetInfo, Example, Examples, Subset
@@ -122,10 +122,8 @@ def open_hub(data: DataSettings) -> Dataset:
 
 def _load(name: str) -> Mapping[str, Any]:
   """Returns the tables of a set by split."""
-  try:
+  with importing(f"data.source={name!r}", "datasets"):
     import datasets
-  except ImportError as error:
-    raise MissingExtraError(f"data.source={name!r}", "datasets") from error
   path, _, config = name.removeprefix("hf:").partition(":")
   folder = find_path(f"hf:{path}")
   is_saved = any((folder / file).exists() for file in SAVED)
