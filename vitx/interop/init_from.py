@@ -13,13 +13,13 @@ from vitx.checkpoints import digest, tree
 from vitx.checkpoints.load import Loaded
 from vitx.config import registry
 from vitx.config.errors import ConfigError, naming
-from vitx.config.fields import RunSettings, find
+from vitx.config.fields import RunSettings, find, find_lora
 from vitx.config.loader import load_config
 from vitx.interop import foreign
 from vitx.interop.published import look_up
 from vitx.interop.repository import is_weights, load, load_shapes
 from vitx.interop.transfer import LISTED, MatchClasses, Report, describe_sizes, transfer
-from vitx.models import names, token_layout
+from vitx.models import lora, names, token_layout
 from vitx.ops.layout import TokenLayout
 
 TRANSFERRED = ("params", "batch_stats")  # The collections that belong to the weights.
@@ -129,24 +129,25 @@ def read_base(settings: RunSettings, task: Any, shapes: Mapping[str, Any]) -> tu
     shapes: The shapes and dtypes of the network's variables.
 
   Returns:
-    The parameters of the network, with zeros for those that the source lacks; and the digest of the
-    source's weights.
+    The base as constants of a program, with zeros for parameters that the source lacks; and the
+    digest of the source's weights.
 
   Raises:
     ConfigError: The source cannot be read, does not fit, or has another digest than the settings.
   """
-  source, network = settings.init_from or "", task.model
+  source, network, adapters = settings.init_from or "", task.model, find_lora(settings.model)
+  assert adapters is not None
   layout = token_layout(network, task.input_spec.shape)
   fit = Fit(settings.init_from_except, network, layout, may_add=False)
   filled, report, loaded = _transfer(source, tree.zeros(shapes), fit)
   fit.check(report, source, is_run=loaded is not None)
   actual = digest.digest_json(digest.describe(report.arrays))
-  if (expected := settings.model["lora"].get("base")) not in (None, actual):
+  if adapters.base not in (None, actual):
     raise ConfigError(
       f"init_from={source!r} has the digest {actual}, and the adapters belong to weights with the"
-      f" digest {expected}; restore these weights."
+      f" digest {adapters.base}; restore these weights."
     )
-  return filled["params"], actual
+  return lora.make_constants(adapters, filled["params"]), actual
 
 
 def _transfer(

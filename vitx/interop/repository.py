@@ -17,7 +17,7 @@ from vitx.checkpoints import tree
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import CHOICES, Loaded, assemble
 from vitx.config.errors import ConfigError
-from vitx.config.fields import RunSettings, find_lora, read_settings, without_lora
+from vitx.config.fields import RunSettings, read_settings, without_lora
 from vitx.interop import hub
 from vitx.models import lora
 
@@ -92,15 +92,13 @@ def _add_base(settings: RunSettings, task: Any, shapes: dict[str, Any], trained:
   """Returns all parameters of a network, with adapters merged into those of `init_from`."""
   from vitx.interop.init_from import read_base
 
-  adapters = find_lora(settings.model)
-  assert adapters is not None
-  params, _ = read_base(settings, task, shapes)
+  constants, _ = read_base(settings, task, shapes)
 
   def multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     # Every machine gets these bits, so that the result can be the base of other adapters.
     return sum(np.multiply.outer(a[..., i], b[i]) for i in range(len(b)))
 
-  return lora.merge(trained, lora.make_constants(adapters, params), multiply)
+  return lora.merge(trained, constants, multiply)
 
 
 def find_folder(place: Any) -> str | None:

@@ -75,16 +75,14 @@ def load_base(task: Task, settings: RunSettings) -> tuple[RunSettings, dict[str,
   Raises:
     ConfigError: There are no weights, they do not fit, or they have another digest.
   """
-  adapters = find_lora(settings.model)
-  if adapters is None:
+  if "lora" not in settings.model:
     return settings, {}
   if not settings.init_from:
     raise ConfigError("model.lora adapts the weights of init_from, which is not set; name them.")
-  params, digest = read_base(settings, task, init_shapes(task))
+  constants, digest = read_base(settings, task, init_shapes(task))
   place = os.path.abspath(settings.init_from)  # for a reader in another folder
   source = place if os.path.exists(place) else settings.init_from
-  settings = change(settings, {"init_from": source, "model.lora.base": digest})
-  return settings, lora.make_constants(adapters, params)
+  return change(settings, {"init_from": source, "model.lora.base": digest}), constants
 
 
 def load_constants(task: Task, settings: RunSettings, info: DatasetInfo) -> dict[str, Any]:
