@@ -95,8 +95,9 @@ def test_the_finished_runs_of_one_method_are_loaded(sweep, warnings):
   (sweep / "tiny_seed-1" / POINT).write_text(json.dumps(record))
   with pytest.raises(ConfigError, match=r"methods other, tiny; add .*/other'"):
     ensemble.load_model(sweep)
-  with pytest.raises(ConfigError, match="no finished run"):
+  with pytest.raises(ConfigError, match=r"other/config\.json is missing"):
     ensemble.load_model(sweep / "other")
+  assert "0 of 1 runs are finished" in warnings[-1]
 
 
 def test_out_of_fold_predictions_are_those_of_the_ensemble(sweep):

@@ -36,7 +36,7 @@ class AverageClassification(Classification):
     answers = []
     for number, member in enumerate(self.members):
       key = str(number)
-      variables = {name: trees[key] for name, trees in state.items() if key in trees}
+      variables = {name: trees[key] for name, trees in state.items()}
       rows = member.evaluate(params[key], variables, constants, batch)["rows"]
       answers.append(jax.nn.log_softmax(rows["logits"]))
     logits = jax.nn.logsumexp(jnp.stack(answers), axis=0) - math.log(len(answers))
@@ -87,13 +87,11 @@ def join(members: Sequence[Loaded], place: str) -> Loaded:
   if not is_known or len({member.class_names for member in members}) > 1:
     raise ConfigError(f"workdir={place!r}: an ensemble needs classifiers of the same classes.")
   fields = {x.name: getattr(tasks[0], x.name) for x in dataclasses.fields(Classification)}
-  collections = dict.fromkeys(name for member in members for name in member.variables)
   return Ensemble(
     settings=first.settings,
     task=AverageClassification(**fields, members=tuple(tasks)),  # type: ignore[arg-type]
     variables={
-      name: {str(i): x.variables[name] for i, x in enumerate(members) if name in x.variables}
-      for name in collections
+      name: {str(i): x.variables[name] for i, x in enumerate(members)} for name in first.variables
     },
     data=first.data,
     step=first.step,
@@ -112,14 +110,12 @@ def load_model(workdir: str | Path, checkpoint: str | int = "best", **options: A
     **options: Other arguments of `vitx.load`.
 
   Raises:
-    ConfigError: The sweep has several methods or no finished run, or a model cannot be loaded.
+    ConfigError: The sweep has several methods, or a model cannot be loaded.
   """
   place = epath.Path(workdir)
   method = None if place.exists() else place.name
   records = wd.list_points(place if method is None else place.parent)
   runs = [run for run, name in records.items() if method in (None, name)]
-  if not runs:
-    return load(workdir, checkpoint, **options)
   if len(methods := sorted({records[run] for run in runs})) > 1:
     raise ConfigError(
       f"workdir={str(workdir)!r} has the methods {listing(methods)}; add the name of one, as in"
@@ -128,6 +124,6 @@ def load_model(workdir: str | Path, checkpoint: str | int = "best", **options: A
   finished = [run for run in runs if read_test_row(run)]
   if len(finished) < len(runs):
     logging.warning("%s: %d of %d runs are finished", workdir, len(finished), len(runs))
-  if not finished:
-    raise ConfigError(f"workdir={str(workdir)!r} has no finished run; wait for one.")
+  if not finished:  # of a sweep, or this is no sweep
+    return load(workdir, checkpoint, **options)
   return join([load(run, checkpoint, **options) for run in finished], str(workdir))
