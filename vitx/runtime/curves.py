@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from etils import epath
-
 from vitx.analysis.figures.curves import Curve
 from vitx.checkpoints import workdir as wd
 from vitx.checkpoints.load import build_once
@@ -24,11 +22,7 @@ def find_runs(workdirs: Sequence[str | Path]) -> list[str]:
   """
   listed = []
   for workdir in workdirs:
-    runs = [
-      run
-      for run in wd.list_points(workdir)
-      if (epath.Path(wd.find_run(run)) / "config.json").exists()
-    ]
+    runs = [run for run in wd.list_points(workdir) if wd.read_json(wd.find_run(run), "config.json")]
     listed += runs or [str(workdir)]
   return list({Path(run).resolve(): run for run in listed}.values())
 

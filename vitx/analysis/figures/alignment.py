@@ -6,7 +6,6 @@ from typing import Any
 
 from vitx.analysis.figures import style
 from vitx.analysis.figures.curves import Curve, RunCurves, draw_lines
-from vitx.config.errors import ConfigError
 
 
 def draw(runs: RunCurves, out: Path) -> list[Path]:
@@ -24,15 +23,11 @@ def plot_alignment(curves: Sequence[Curve]) -> Any:
   for curve in curves:
     if curve.layers:
       methods.setdefault(curve.method, []).append(dict(enumerate(curve.layers, 1)))
-  if not methods:
-    raise ConfigError("alignment: no run has aligned its layers; train with swap.align=attention.")
   note = "Error of the layers after the alignment: squared difference from the old network's"
   note += " output, divided by that output's squared norm. Mean and standard deviation over runs."
   canvas, panels = style.make_panels(1, 1, style.COLUMN * 1.5, 2.6, note)
   draw_lines(panels[0, 0], methods)
-  panels[0, 0].set_xticks(
-    sorted({layer for runs in methods.values() for run in runs for layer in run})
-  )
+  panels[0, 0].set_xticks(range(1, 1 + max(len(curve.layers) for curve in curves)))
   style.name_axes(panels[0, 0], "layer", "error")
   style.add_legend(canvas, panels[0, 0], title="method (runs)", title_fontsize=style.SMALL)
   return canvas

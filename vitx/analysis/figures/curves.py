@@ -107,14 +107,13 @@ def _plot_together(methods: Methods, figure: str, note: str, published: Publishe
   draw_lines(
     right, {method: [x.figure for x in curves] for method, curves in methods.items()}, scale
   )
+  style.name_axes(left, "step", "training loss")
+  style.name_axes(right, "step", f"validation {words}")
   for axes in between:
     training = {method: [x.training for x in curves] for method, curves in methods.items()}
     draw_lines(axes, training, scale)
     for number, (method, curves) in enumerate(methods.items()):
       _draw_published(axes, published.get(method, {}), curves[0].per_epoch, f"C{number % COLORS}")
-  style.name_axes(left, "step", "training loss")
-  style.name_axes(right, "step", f"validation {words}")
-  for axes in between:
     style.name_axes(axes, "step", f"training {words}")
   above = {"loc": "outside upper center", "ncols": columns, "title": "method (runs)"}
   style.add_legend(canvas, right, **above, title_fontsize=style.SMALL)
