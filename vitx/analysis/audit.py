@@ -4,6 +4,7 @@ Everything here is computed from arrays and names; `vitx.inference.audit` reads 
 """
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -148,10 +149,8 @@ def find_unusual(images: Sequence[AuditedImage]) -> list[tuple[int, str]]:
   low, high = np.quantile(values, [0.25, 0.75], axis=0)
   reach = np.maximum(3 * (high - low), [*MEASURES.values()])
   far = (values < low - reach) | (values > high + reach)
-  odd = [[name for name, x in zip(MEASURES, row, strict=True) if x] for row in far]
-  texts = [
-    "blank" if x[-1] < BLANK else ", ".join(names) for x, names in zip(values, odd, strict=True)
-  ]
+  odd = [", ".join(itertools.compress(MEASURES, row)) for row in far]
+  texts = np.where(values[:, -1] < BLANK, "blank", odd).tolist()
   return [(i, text) for i, text in enumerate(texts) if text]
 
 

@@ -135,22 +135,17 @@ class Live:
     return f"{text}, about {format_seconds(remaining * mean)} left for this process alone"
 
 
-class Lines:
-  """A display of a search, which prints a line when a run ends."""
+class Lines(Live):
+  """A display of a search, which knows no points before and prints a line when a run ends."""
 
-  def __init__(self, directory: str, figure: str):
-    """Stores the directory of the runs and their primary figure, such as "top1"."""
-    self._directory, self._figure = directory, figure
-    self._name, self._scale, self._digits = figure_format(figure)
-
-  def training(self, point: Point) -> contextlib.AbstractContextManager:
+  def training(self, point: Point) -> Any:
     """Returns a context in which the run prints nothing here; `log.txt` has its lines."""
     return contextlib.redirect_stdout(io.StringIO())
 
   def update(self, point: Point, state: State) -> None:
     """Prints the result of a run that has ended."""
     if outcome := read_outcome(point, self._directory):
-      value = outcome.validation.get(self._figure, 0.0) * self._scale
+      value = outcome.validation.get(self.figure, 0.0) * self._scale
       figure = f"validation {self._name} {format_figure(value, self._digits)}"
       print(f"{point.name}: {outcome.problem or figure}", flush=True)
 

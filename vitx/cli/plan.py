@@ -220,19 +220,16 @@ def _read_sweep(directory: str) -> tuple[dict[str, Any], dict[str, dict[str, flo
   from vitx.checkpoints.metrics import read_test_row
 
   configs: dict[str, Any] = {}
-  tests: dict[str, list[Mapping[str, Any]]] = {}
+  tests: dict[str, list[dict[str, float]]] = {}
   for run, method in wd.list_points(directory).items():
     if row := read_test_row(run):
       configs[method] = load_config(f"{wd.find_run(run)}/config.json")
-      tests.setdefault(method, []).append(row)
+      metrics = {f"test_{key}": value for key, value in row.items() if isinstance(value, float)}
+      tests.setdefault(method, []).append(metrics)
   if not configs:
     raise ConfigError(f"config={directory!r} is no sweep with a finished run; give a config file.")
   return configs, {
-    method: {
-      f"test_{key}": sum(row[key] for row in rows) / len(rows)
-      for key, value in rows[0].items()
-      if isinstance(value, float)
-    }
+    method: {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
     for method, rows in tests.items()
   }
 

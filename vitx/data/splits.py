@@ -115,8 +115,7 @@ def _exclude(train: Examples, path: str) -> Examples:
   if len(excluded) and not len(known):
     raise ConfigError(f"data.exclude={path!r} has no name of train, such as {names[0]!r}.")
   warn_of_unread(path, {"examples of train": known.tolist(), "other names": absent.tolist()})
-  remaining = np.flatnonzero(~np.isin(names, excluded))
-  return SplitPart(train, lambda: remaining)
+  return _divide(train, lambda _: np.isin(names, excluded))[0]
 
 
 def _warn_of_unread(dataset: Dataset, names: Mapping[str, str]) -> None:

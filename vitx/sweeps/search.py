@@ -12,6 +12,7 @@ go on like any point of a sweep.
 """
 
 import contextlib
+import operator
 import re
 import shlex
 import time
@@ -167,11 +168,10 @@ class Search:
     return None
 
   def _lock(self, number: int, locks: contextlib.ExitStack) -> bool:
-    try:
+    with contextlib.suppress(lock.WorkdirInUseError):
       locks.enter_context(lock.hold(self._directory, f"trial-{number}.lock"))
-    except lock.WorkdirInUseError:
-      return False
-    return self.study.trials[number].state is RUNNING
+      return self.study.trials[number].state is RUNNING
+    return False
 
   def _train(self, trial: optuna.Trial, show: Show) -> bool:
     """Trains the runs of a trial and records its result; returns False after a signal."""
@@ -208,7 +208,7 @@ class Search:
     ended = [trial for trial in self.study.trials if trial.state is DONE]
     if not ended:
       return "no trial has ended with a figure"
-    ended.sort(key=_value, reverse=self.figure.direction == "max")
+    ended.sort(key=operator.attrgetter("value"), reverse=self.figure.direction == "max")
     name, scale, digits = figure_format(self.figure.name)
     rows = [("trial", *self._ranges, f"validation {name}")]
     for trial in ended[:SHOWN]:
@@ -240,8 +240,3 @@ class Search:
 def _to_texts(params: Mapping[str, Any]) -> dict[str, str]:
   """Returns values as texts; floats have three digits."""
   return {k: f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in params.items()}
-
-
-def _value(trial: optuna.trial.FrozenTrial) -> float:
-  assert trial.value is not None
-  return trial.value
