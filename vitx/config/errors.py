@@ -47,7 +47,7 @@ class MissingExtraError(UserError, ImportError):
 
 @contextlib.contextmanager
 def importing(feature: str, extra: str) -> Iterator[None]:
-  """Turns a failed import in a `with` block into a MissingExtraError, see there."""
+  """Turns a failed import in a `with` block into a MissingExtraError about a feature."""
   try:
     yield
   except ImportError as error:
