@@ -69,6 +69,7 @@ def config(folder, *overrides):
   )
 
 
+@pytest.mark.slow  # begins a run twice; `tests/data/test_readable.py` names broken examples
 def test_all_broken_images_are_named_before_compiling(tmp_path, monkeypatch):
   for split in ("train", "val", "test"):
     draw(tmp_path / "images" / split, per_class=3)

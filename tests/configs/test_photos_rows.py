@@ -51,6 +51,7 @@ def test_a_small_folder_gets_enough_steps_and_log_lines(folder, row, parameters,
 
 
 @pytest.mark.usefixtures("whole_runs")
+@pytest.mark.slow  # makes two experiments
 def test_pretraining_takes_all_training_images_and_fills_the_body(folder):
   """Phase 2 learns from half of the labels; neither phase trains on a test image."""
   text = f"pretrain,dataset=folder:{folder},model.depth=1,data.fraction=0.5"

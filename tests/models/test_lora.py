@@ -62,7 +62,7 @@ class Small(nn.Module):
 
 def adapt(*patterns, excepted=()):
   """Returns the trained parameters of `Small`, and all of its parameters."""
-  variables = Small().init(jax.random.key(0), np.zeros((1, 4, 4, 3)))
+  variables = jax.jit(Small().init)(jax.random.key(0), np.zeros((1, 4, 4, 3)))
   settings = LoraSettings(rank=2, alpha=6.0, names=patterns)
   return lora.adapt(variables, settings, excepted, jax.random.key(1)), variables
 
