@@ -35,8 +35,7 @@ ELSEWHERE = (
   "vitx sweep --config configs/photos.py:from_scratch,dataset=folder:flowers,data.folds=5",
   'vitx train --config "digits:nystromformer,pool=cls',
   "vitx visualize gallery --out docs",
-  # tests/cli/test_compress.py, test_sample.py and tests/inference/test_ensemble.py
-  *(f"vitx {verb} --workdir runs/book" for verb in ("sample", "compress", "decompress")),
+  # tests/inference/test_ensemble.py
   *(f"vitx {verb} --workdir runs/calibrated" for verb in ("evaluate", "predict")),
   *(
     f"vitx visualize {figure}"
