@@ -303,7 +303,13 @@ def read_arm(place: str, fraction: str, name: str) -> dict[int, float]:
   return runs[f"fraction-{'1.0' if arm == 'all' else fraction}"]
 
 
-# The verdict of each pair: it helps, it does not help, it is open, or it was not run.
+def judge(difference: tuple[float, float, float]) -> str:
+  """Returns whether a recipe helps, does not help, or is open, by a margin of one point."""
+  _, low, high = difference
+  return "H" if low > 1 else "N" if high < 1 else "O"
+
+
+# The verdict of each pair; "-" if it was not run.
 @pytest.mark.parametrize(
   ("place", "fraction", "verdicts"),
   [
@@ -324,8 +330,33 @@ def test_the_gains_with_few_labels_follow_from_their_runs(place, fraction, verdi
     seeds = sorted(set(pair[0]) & set(pair[1]))
     difference = contrast(*([100 * arm[seed] for seed in seeds] for arm in pair))
     assert quote(*difference) in claims, names
-    _, low, high = difference
-    assert verdict == ("H" if low > 1 else "N" if high < 1 else "O"), names
+    assert verdict == judge(difference), names
+
+
+# Recipes for few labels, each minus another one.
+RECIPES = (
+  *((recipe, "convolutions") for recipe in ("locality", "pretrained", "finetuned", "lora")),
+  ("finetuned", "locality"),
+  ("lora", "finetuned"),
+)
+
+
+@pytest.mark.parametrize(
+  ("place", "verdicts"),
+  [
+    ("recipes_cifar10/10_labels", "NOHHHN"),
+    ("recipes_cifar10/50_labels", "NNOOHN"),
+    ("recipes_imagenette/10_labels", "ONHHHO"),
+  ],
+)
+def test_the_verdicts_on_recipes_follow_from_their_runs(place, verdicts):
+  """docs/photos.md has each difference, paired by seed, and CLAIMS states the margin of a point."""
+  page = " ".join((ROOT / "docs/photos.md").read_text().split())
+  for names, verdict in zip(RECIPES, verdicts, strict=True):
+    pair = [read_percents(f"{place}_{name}").popitem()[1] for name in names]
+    difference = contrast(*pair)
+    assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*difference) in page, names
+    assert verdict == judge(difference), names
 
 
 def test_the_default_row_of_photos_validates_best():
