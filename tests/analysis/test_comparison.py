@@ -9,7 +9,6 @@ import pytest
 from vitx.analysis import statistics
 from vitx.analysis.comparison import Comparison, Method, Outcome, format_csv, format_table
 from vitx.analysis.figures import alignment, curves
-from vitx.config.errors import ConfigError
 
 
 def outcome(method, seed, test, best=10):
@@ -207,8 +206,7 @@ def test_the_errors_of_layers_are_averaged_over_the_runs_of_a_method(tmp_path):
   assert lines[0].get_xydata().tolist() == [[1, 0.375], [2, 0.5]]
   (path,) = alignment.draw(curves.RunCurves(aligned, "top1", "curves_sweep"), tmp_path)
   assert path.name == "alignment_sweep.png"
-  with pytest.raises(ConfigError, match=r"swap\.align"):
-    alignment.plot_alignment(aligned[-1:])
+  assert not alignment.plot_alignment(aligned[-1:]).axes[0].lines
 
 
 def find_crosses(axes):
