@@ -37,7 +37,7 @@ def made(tmp_path):
 
 
 def show(search):
-  return Lines([], search._directory, "top1")
+  return Lines(search._directory, "top1")
 
 
 class WaitError(Exception):

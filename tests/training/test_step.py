@@ -22,19 +22,22 @@ from vitx.training.step import Rates, TrainState
 QUIET = {"augment": {}, "dropout": 0.0, "stochastic_depth": 0.0}
 
 
+# Tests share these steps, so that their programs are compiled once.
 @functools.cache
-def step_of(name):
-  """Returns a step of a task that several tests share, so that its programs are compiled once."""
-  if name == "half":
-    return small.make_step(small.task(**QUIET, dtype="float16"), half=True)
+def plain_step():
   # Plain descent, since Adam would turn the rounding of vanishing gradients into whole steps.
   return small.make_step(optimizer=optax.identity(), schedule=lambda step: 0.1)
+
+
+@functools.cache
+def half_step():
+  return small.make_step(small.task(**QUIET, dtype="float16"), half=True)
 
 
 @pytest.mark.slow
 def test_losses_agree_on_one_and_two_devices():
   """The task has augmentation, mixing, dropout and stochastic depth."""
-  step = step_of("plain")
+  step = plain_step()
   one, _ = small.run(step, 20, devices=1)
   two, _ = small.run(step, 20, devices=2)
   np.testing.assert_allclose(two, one, rtol=1e-5)
@@ -43,7 +46,7 @@ def test_losses_agree_on_one_and_two_devices():
 
 @pytest.mark.slow
 def test_micro_batches_change_nothing():
-  plain = step_of("plain")
+  plain = plain_step()
   whole, a = small.run(plain, 4, devices=1)
   parts, b = small.run(dataclasses.replace(plain, grad_accum_steps=4), 4, devices=1)
   np.testing.assert_allclose(parts, whole, rtol=1e-5)
@@ -53,7 +56,7 @@ def test_micro_batches_change_nothing():
 
 @pytest.mark.slow
 def test_a_repeated_step_draws_equal_randomness():
-  step = step_of("plain")
+  step = plain_step()
   first, _ = small.run(step, 3, devices=1)
   again, _ = small.run(step, 3, devices=1)
   np.testing.assert_array_equal(first, again)
@@ -115,7 +118,7 @@ def test_training_accuracy_does_not_depend_on_devices_and_micro_batches():
 
 @pytest.mark.slow
 def test_plateau_scales_the_learning_rate():
-  step = step_of("plain")
+  step = plain_step()
   state = small.copies(small.initial(step), 1)
   full, *_ = small.train(step, state, small.batch(0), 1)
   half, metrics, _ = small.train(step, state.replace(plateau=np.float32([0.5])), small.batch(0), 1)
@@ -127,7 +130,7 @@ def test_plateau_scales_the_learning_rate():
 
 @pytest.mark.slow  # compiles a step in float16
 def test_float16_scales_and_skips_overflow():
-  step = step_of("half")
+  step = half_step()
   _, state = small.run(step, 3, devices=2)
   assert state.loss_scale.value == 2.0**16 and state.loss_scale.good_steps == 3
   huge = state.replace(loss_scale=state.loss_scale.replace(value=np.float32(3e38)))
@@ -141,17 +144,15 @@ def test_float16_scales_and_skips_overflow():
 
 @pytest.mark.slow
 def test_float16_follows_float32():
-  """The seventh gradient overflows, so that its step is skipped."""
-  expected, _ = small.run(small.make_step(small.task(**QUIET)), 6, devices=2)
-  losses, _ = small.run(step_of("half"), 6, devices=2)
+  steps = 6  # The seventh gradient overflows in float16, and its step is skipped.
+  expected, _ = small.run(small.make_step(small.task(**QUIET)), steps, devices=2)
+  losses, _ = small.run(half_step(), steps, devices=2)
   np.testing.assert_allclose(losses, expected, rtol=2e-2)
 
 
 @pytest.mark.slow
 def test_the_whole_step_lowers_for_accelerators():
-  step = small.make_step(
-    step_of("plain").task, axis=parallel.AXIS, grad_accum_steps=2, ema_decay=0.9
-  )
+  step = small.make_step(plain_step().task, axis=parallel.AXIS, grad_accum_steps=2, ema_decay=0.9)
   state = jax.eval_shape(step.init, jax.random.key(0))
   double = lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype)  # noqa: E731
   arguments = (state, Rates.create(), {}, small.batch(0), np.int32(0))

@@ -135,19 +135,23 @@ class Live:
     return f"{text}, about {format_seconds(remaining * mean)} left for this process alone"
 
 
-class Lines(Live):
-  """A display of a search, which knows no points before and prints a line when a run ends."""
+class Lines:
+  """The display of a search, which does not know its runs in advance: a line for each that ends."""
 
-  def training(self, point: Point) -> Any:
+  def __init__(self, directory: str | Path, figure: str):
+    """Takes the directory of the search and the shown metric on *validation*, such as "top1"."""
+    self._directory, self._figure = directory, figure
+
+  def training(self, point: Point) -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which the run prints nothing here; `log.txt` has its lines."""
     return contextlib.redirect_stdout(io.StringIO())
 
   def update(self, point: Point, state: State) -> None:
     """Prints the result of a run that has ended."""
     if outcome := read_outcome(point, self._directory):
-      value = outcome.validation.get(self.figure, 0.0) * self._scale
-      figure = f"validation {self._name} {format_figure(value, self._digits)}"
-      print(f"{point.name}: {outcome.problem or figure}", flush=True)
+      name, scale, digits = figure_format(self._figure)
+      value = format_figure(outcome.validation.get(self._figure, 0.0) * scale, digits)
+      print(f"{point.name}: {outcome.problem or f'validation {name} {value}'}", flush=True)
 
 
 class _LastLines(io.TextIOBase):

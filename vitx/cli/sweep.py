@@ -209,7 +209,7 @@ def _search(config: str, over: str, seeds: int, count: int, workdir: str, **outp
   search = Search(config, over, seeds, workdir)
   record_cores(workdir)
   cache.enable()
-  if not search.run(count, Lines([], workdir, search.figure.name)):
+  if not search.run(count, Lines(workdir, search.figure.name)):
     return _say_stopped()
   path = search.write(Path(output["out"], output["name"] or Path(workdir).name))
   print(f"\n{search.summary()}\n{path}")
