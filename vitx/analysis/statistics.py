@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 LEVEL = 0.95  # The level of the intervals.
 
@@ -76,6 +75,8 @@ def compare_pairs(values: Sequence[float], base: Sequence[float]) -> Difference:
     values: The metric of a method, one value for each run.
     base: The metric of the method to compare with; run i is paired with run i of `values`.
   """
+  from scipy import stats  # The import takes a second; the tasks of a sweep need none of it.
+
   differences = np.asarray(values, float) - np.asarray(base, float)
   count, mean = differences.size, float(differences.mean())
   # Accuracies on few examples often tie; a spread that is only due to rounding counts as none.
@@ -107,6 +108,8 @@ def rank(values: Sequence[float], mode: Literal["max", "min"]) -> list[float]:
 
 def _rank(values: Sequence[float]) -> np.ndarray:
   """Returns ranks, 1 for the lowest value; values that differ only by rounding share a rank."""
+  from scipy import stats
+
   return stats.rankdata([float(f"{value:.12g}") for value in values], nan_policy="omit")
 
 
@@ -121,6 +124,8 @@ def agree(ours: Sequence[float], published: Sequence[float]) -> Agreement | None
     ours: Our value of each method.
     published: The published value of each method, in the order of `ours`.
   """
+  from scipy import stats
+
   known = ~np.isnan([ours, published]).any(axis=0)
   x, y = (_rank(np.asarray(values)[known].tolist()) for values in (ours, published))
   if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
