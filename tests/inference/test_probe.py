@@ -26,9 +26,11 @@ QUICK = {"methods": ("ridge",), "draws": 0}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-  """A folder of features that the tests of this file share."""
-  return tmp_path_factory.mktemp("features")
+def folder(loaded, tmp_path_factory):
+  """A folder of the run's features, which the tests of this file share."""
+  directory = tmp_path_factory.mktemp("features")
+  probe(loaded, **QUICK, cache=directory)
+  return directory
 
 
 @pytest.fixture
