@@ -347,6 +347,7 @@ RECIPES = (
     ("recipes_cifar10/10_labels", "NOHHHN"),
     ("recipes_cifar10/50_labels", "NNOOHN"),
     ("recipes_imagenette/10_labels", "ONHHHO"),
+    ("recipes_imagenette/50_labels", "NNHOHN"),
   ],
 )
 def test_the_verdicts_on_recipes_follow_from_their_runs(place, verdicts):
