@@ -346,6 +346,7 @@ RECIPES = (
   [
     ("recipes_cifar10/10_labels", "NOHHHN"),
     ("recipes_cifar10/50_labels", "NNOOHN"),
+    ("recipes_cifar10/200_labels", "NNONON"),
     ("recipes_imagenette/10_labels", "ONHHHO"),
     ("recipes_imagenette/50_labels", "NNHOHN"),
   ],
