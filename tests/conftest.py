@@ -125,12 +125,12 @@ def read_pixels_once():
   """Computes the statistics of the digits' pixels once, and not in each of hundreds of runs."""
   choose, cache = statistics._choose_statistics, {}
 
-  def find(info, train):
+  def find(info, train, threads):
     if info.name != "digits" or train is None:
-      return choose(info, train)
+      return choose(info, train, threads)
     key = info.fingerprint, np.asarray(train.labels).tobytes()
     if key not in cache:
-      cache[key] = choose(info, train)
+      cache[key] = choose(info, train, threads)
     return cache[key]
 
   with pytest.MonkeyPatch.context() as patch:

@@ -18,6 +18,7 @@ from vitx.config import registry, with_overrides
 from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
+from vitx.data import sources
 from vitx.runtime.signals import StopRequest
 from vitx.tasks.classification import Classification
 from vitx.training import compilation, loop, phases
@@ -56,11 +57,14 @@ def test_phases_run_in_order_each_from_the_one_before():
   assert split["phase2"].freeze and split["phase1"].freeze != split["phase2"].freeze
 
 
-def test_a_dry_run_needs_no_weights_of_earlier_phases(tmp_path, monkeypatch):
-  seen = []
+def test_a_dry_run_opens_the_data_once_and_needs_no_weights_of_earlier_phases(
+  tmp_path, monkeypatch
+):
+  seen, opened, open_dataset = [], [], sources.open_dataset
   monkeypatch.setattr(compilation, "dry_run", seen.append)
+  monkeypatch.setattr(sources, "open_dataset", lambda data: opened.append(1) or open_dataset(data))
   config = in_phases(a={}, b={"task": LEARNS})
-  assert phases.train(config, tmp_path / "run", dry_run=True).finished
+  assert phases.train(config, tmp_path / "run", dry_run=True).finished and opened == [1]
   assert ["teacher" in experiment.constants for experiment in seen] == [False, True]
   assert not (tmp_path / "run").exists()
 

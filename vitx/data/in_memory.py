@@ -40,12 +40,19 @@ class Storage:
 
 
 class SharedSplit(Subset):
-  """All examples of a split, and the storage that the runs of a sweep share."""
+  """All examples of a split, and what the runs of a sweep share of them.
+
+  Attributes:
+    storage: The transformed arrays of the examples; None before they are kept.
+    moments: The mean and the mean square of the pixels of each channel, by the example's index, for
+      the examples of which they were computed.
+  """
 
   storage: Storage | None = None
 
   def __init__(self, examples: Examples):
     super().__init__(examples, lambda: np.arange(len(examples)))
+    self.moments: dict[int, tuple[np.ndarray, np.ndarray]] = {}
 
 
 class InMemory(Subset):
@@ -195,16 +202,22 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
   return stored
 
 
+def find_split(examples: Examples) -> tuple[Examples, np.ndarray]:
+  """Returns the split that contains all the examples, and the index of each in it."""
+  split, indices = examples, np.arange(len(examples))
+  # Other kinds of subsets may change an example.
+  while isinstance(split, Subset) and type(split) in (Subset, SplitPart):
+    indices, split = split.indices[indices], split.parent
+  return split, indices
+
+
 def _find_storage(examples: Examples, transform: Transform) -> InMemory:
   """Returns examples with the storage of their arrays, some or all of which are not read yet.
 
   The runs of a sweep share the storage of a split. A small part of a split has its own, unless that
   of the split exists, since the arrays of the whole split could be too large.
   """
-  split, indices = examples, np.arange(len(examples))
-  # Other kinds of subsets may change an example.
-  while isinstance(split, Subset) and type(split) in (Subset, SplitPart):
-    indices, split = split.indices[indices], split.parent
+  split, indices = find_split(examples)
   if isinstance(split, SharedSplit):
     with contextlib.suppress(ValueError):  # the equality of NumPy arrays has no truth value
       if split.storage is not None and split.storage.transform == transform:

@@ -25,6 +25,7 @@ from vitx.analysis.figures.papers.memory import SweepResults, check_cost, read_r
 from vitx.checkpoints import workdir as wd
 from vitx.config.errors import ConfigError, naming
 from vitx.config.loader import find_rows, join_text, load_config, split_text
+from vitx.data import sources
 from vitx.files import replace_text
 from vitx.runtime import cache
 from vitx.runtime.curves import find_published_curves, read_curves
@@ -48,6 +49,7 @@ page from the files in its folder.
 """
 
 
+@sources.sharing()
 def measure_methods(
   points: Sequence[Point], published: Mapping[str, Mapping[str, Any]], directory: str
 ) -> tuple[list[Method], Facts]:

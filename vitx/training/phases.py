@@ -19,6 +19,7 @@ from vitx.config import fields, registry
 from vitx.config.errors import ConfigError, listing, naming
 from vitx.config.fields import RunSettings
 from vitx.config.settings import change
+from vitx.data import sources
 from vitx.models import resolve_model
 from vitx.runtime import parallel
 from vitx.runtime.signals import count_received
@@ -71,6 +72,7 @@ def train(
     return _train_phases(config, str(workdir), dry_run)
 
 
+@sources.sharing()
 def _train_phases(config: ConfigDict, workdir: str, dry_run: bool) -> Result:
   """Trains the phases of a run in order, until one of them ends the run."""
   phases = split_phases(config, workdir)

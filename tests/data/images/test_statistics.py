@@ -3,9 +3,10 @@ import numpy as np
 import pytest
 
 from vitx.config.errors import ConfigError
-from vitx.data.dataset import DatasetInfo
+from vitx.data.dataset import DatasetInfo, Subset
 from vitx.data.images.settings import image_spec
 from vitx.data.images.statistics import LARGEST_SAMPLE, compute, statistics, whiten
+from vitx.data.in_memory import SharedSplit
 from vitx.data.sources import open_source
 
 
@@ -63,6 +64,29 @@ def test_large_sets_are_sampled_and_every_image_has_equal_weight():
   assert examples.seen == LARGEST_SAMPLE
   assert abs(mean - 0.5) < 0.03 and abs(std - 0.5) < 0.01
   assert compute(examples) == ((mean,), (std,))
+
+
+def test_images_of_a_shared_split_are_measured_once_each():
+  class Noise:
+    reads = 0
+
+    def __len__(self):
+      return 200
+
+    def __getitem__(self, i):
+      self.reads += 1
+      return {"image": np.random.default_rng(i).integers(0, 256, (3, 2 + i % 4, 3), np.uint8)}
+
+  noise = Noise()
+  shared = SharedSplit(noise)
+  for first in (0, 40):  # two seeds, whose train has other examples
+    part = Subset(shared, lambda first=first: np.arange(first, first + 160))
+    pixels = [noise[i]["image"] / 255 for i in part.indices]
+    mean = np.mean([x.mean((0, 1)) for x in pixels], axis=0)
+    square = np.mean([np.square(x).mean((0, 1)) for x in pixels], axis=0)
+    expected = (mean, np.sqrt(square - mean**2))
+    np.testing.assert_allclose(compute(part), expected, atol=5.1e-5)
+  assert noise.reads == 2 * 160 + 200
 
 
 def test_whitened_patches_are_uncorrelated_and_have_unit_variance():

@@ -1,16 +1,19 @@
 """Mean and standard deviation per channel of pixels in 0..1, for normalization."""
 
 import numpy as np
+from PIL import Image
 
 from vitx.config.errors import ConfigError
 from vitx.config.fields import DataSettings
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo, Examples
 from vitx.data.images.settings import find_channels
+from vitx.data.in_memory import SharedSplit, find_problems, find_split, raise_all
 
 Channels = tuple[float, ...]
 # Enough training images for three correct decimals.
 LARGEST_SAMPLE = 5000
+LEVELS = np.arange(256) / 255  # the values of a pixel
 # Enough images for the covariance of small patches, of which each image has hundreds.
 WHITENED_SAMPLE = 500
 SMALLEST_VARIANCE = 5e-4  # added to the variances of patches, as in Jordan's code
@@ -47,7 +50,7 @@ def statistics(
   """
   mean, std, channels = data.mean, data.std, find_channels(info)
   if mean is None or std is None:
-    set_mean, set_std = _choose_statistics(info, train)
+    set_mean, set_std = _choose_statistics(info, train, data.threads)
     mean = set_mean if mean is None else mean
     std = set_std if std is None else std
   mean, std = (tuple(float(value) for value in values) for values in (mean, std))
@@ -59,7 +62,9 @@ def statistics(
   return mean, std
 
 
-def _choose_statistics(info: DatasetInfo, train: Examples | None) -> tuple[Channels, Channels]:
+def _choose_statistics(
+  info: DatasetInfo, train: Examples | None, threads: int
+) -> tuple[Channels, Channels]:
   """Returns a set's published mean and standard deviation, or computes them from images."""
   known = KNOWN.get(info.name.split("/")[0].split(":")[0])
   if known is not None and len(known[0]) == find_channels(info):
@@ -68,7 +73,7 @@ def _choose_statistics(info: DatasetInfo, train: Examples | None) -> tuple[Chann
     raise ConfigError(
       f"data.mean=None: the training images of {info.name!r} are not read here; set mean and std."
     )
-  return compute(train)
+  return compute(train, threads)
 
 
 def sample(examples: Examples, most: int) -> list[int]:
@@ -107,16 +112,30 @@ def whiten(images: np.ndarray, side: int) -> np.ndarray:
   return kernel.reshape(side, side, images.shape[-1], 2 * size)
 
 
-def compute(examples: Examples) -> tuple[Channels, Channels]:
+def compute(examples: Examples, threads: int = 1) -> tuple[Channels, Channels]:
   """Computes the mean and standard deviation of each channel from up to 5,000 examples.
 
   Every image has equal weight, whatever its size. The results are rounded to four decimals, so that
   they do not depend on the version of the JPEG decoder.
   """
-  moments = []
-  for i in sample(examples, LARGEST_SAMPLE):
-    image = examples[i]["image"].astype(np.float64) / 255
-    moments.append((image.mean((0, 1)), np.square(image).mean((0, 1))))
-  mean, square = np.mean(moments, axis=0)
+  split, indices = find_split(examples)
+  moments = split.moments if isinstance(split, SharedSplit) else {}
+  chosen = sample(examples, LARGEST_SAMPLE)
+  missing = [i for i in chosen if indices[i] not in moments]
+
+  def measure(number: int) -> None:
+    i = missing[number]
+    moments[indices[i]] = _measure(examples[i]["image"])
+
+  raise_all([*find_problems(measure, len(missing), threads).values()])
+  mean, square = np.mean([moments[indices[i]] for i in chosen], axis=0)
   std = np.sqrt(np.maximum(square - mean**2, 0))
   return tuple(mean.round(4).tolist()), tuple(std.round(4).tolist())
+
+
+def _measure(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+  """Returns the mean and the mean square of each channel of an image (height, width, C)."""
+  # A photo of a phone would need 300 MB as an array of floats; Pillow counts its values at once.
+  channels = [Image.fromarray(np.ascontiguousarray(x)) for x in np.moveaxis(pixels, -1, 0)]
+  shares = np.array([x.histogram() for x in channels]) / channels[0].size[0] / channels[0].size[1]
+  return shares @ LEVELS, shares @ LEVELS**2
