@@ -1,5 +1,7 @@
 """metrics.jsonl keeps its rows, and resuming drops later rows and a torn last line."""
 
+import json
+
 import pytest
 
 from vitx.checkpoints import metrics
@@ -52,6 +54,15 @@ def test_missing_rows_are_reported(tmp_path):
   write(tmp_path, 2)
   with pytest.raises(ValueError, match=r"2 rows.*counts 5"):
     metrics.MetricsLog(tmp_path, write=True, keep=5)
+
+
+def test_the_row_of_test_is_found_without_reading_the_others(tmp_path):
+  write(tmp_path, 2)
+  assert metrics.read_test_row(tmp_path) is None
+  row = {"kind": "test", "step": 2, "top1": 0.5}
+  with open(tmp_path / "metrics.jsonl", "a") as file:
+    file.write(f'{{"kind": "test_seen", "step": 1}}\nnot read\n{json.dumps(row)}\n')
+  assert metrics.read_test_row(tmp_path) == row
 
 
 def test_other_processes_count_and_do_not_write(tmp_path):

@@ -96,6 +96,7 @@ CODED = datasets.ClassLabel(names=["ox", "elk"])
   [
     (["owl", "cat", "owl", None], datasets.Value("string"), ("more",), ("cat", "owl")),
     ([10, 9], datasets.Value("int64"), ("more",), ("9", "10")),
+    ([10, 9, 10, -1], datasets.Value("int64"), ("more",), ("9", "10")),
     ([10, 9], datasets.Value("int64"), None, tuple(NAMES)),
     ([10, 9], datasets.Value("int64"), (), None),
     (["elk", "ox"], CODED, None, None),  # a second ClassLabel
@@ -107,7 +108,7 @@ def test_the_column_of_the_classes_is_chosen(tmp_path, column, kind, chosen, nam
   source = open_saved(tmp_path / "set", table, label_columns=chosen)
   assert source.info.class_names == names
   assert source.info.numbered == (not chosen or kind is CODED)
-  assert sum(map(len, roles(source))) == (9 if None in column else 12)
+  assert sum(map(len, roles(source))) == (9 if {None, -1} & {*column} else 12)
   example = source.train[0]
   if names is None:
     assert source.train.labels is None and example.keys() == {"image"}

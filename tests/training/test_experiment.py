@@ -139,6 +139,7 @@ def test_names_and_fields_are_checked_before_data_are_read(field, monkeypatch):
     (("batch_size=512", "min_steps_per_epoch=8"), {"batch_size": 128}),
     (("batch_size=96", "min_steps_per_epoch=1000"), {"batch_size": 24}),
     (("duration='1 epochs, at least 64 steps'",), {"duration": "64 steps"}),
+    (("duration=0.3 epochs", "log_every=5%"), {"log_every": "1 steps"}),
     (
       (
         "duration=2 epochs",

@@ -17,7 +17,7 @@ from tests import runs
 from tests.training.interruption import train_until
 from vitx.checkpoints.load import load
 from vitx.checkpoints.store import CheckpointStore
-from vitx.checkpoints.workdir import read_config, to_plain
+from vitx.checkpoints.workdir import check_place, read_config, to_plain
 from vitx.config.errors import ConfigError
 from vitx.data.dataset import DatasetInfo, spread
 from vitx.data.images.statistics import whiten
@@ -117,8 +117,8 @@ def test_a_run_keeps_the_rule_of_auto_that_it_began_with(run_copy, tmp_path, mon
     name: before[name] for name in ("rule", "implementations")
   }
   out = capsys.readouterr().out
-  assert "keeps the rule with which this run began (cpu.json of the package); the rule of" in out
-  assert f"{tmp_path / 'cpu.json'} differs" in out
+  assert "goes on with the choices of cpu.json of the package, with which this run began" in out
+  assert f"{tmp_path / 'cpu.json'} would make others now" in out
 
 
 def test_a_run_without_a_rule_of_this_device_takes_the_current_rule(tmp_path, capsys):
@@ -130,7 +130,7 @@ def test_a_run_without_a_rule_of_this_device_takes_the_current_rule(tmp_path, ca
   assert loop.provenance.choose_rule(tmp_path) == today and not capsys.readouterr().out
   path.write_text(json.dumps({"rule": stored}))
   assert loop.provenance.choose_rule(tmp_path).tiles == {"float32": {64: None}}
-  assert "differs" in capsys.readouterr().out
+  assert "would make others now" in capsys.readouterr().out
 
 
 def test_a_stopped_run_goes_on_bit_for_bit(finished_run, tmp_path, monkeypatch):
@@ -160,6 +160,16 @@ def test_a_full_disk_is_noticed_before_compiling(tmp_path, monkeypatch):
   with pytest.raises(ConfigError, match=r"0 MiB free.*checkpoint.keep"):
     loop.train(runs.tiny(), tmp_path / "run")
   assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_run_on_a_disk_that_its_checkpoints_fill_goes_on(tmp_path, monkeypatch):
+  usage = type("Usage", (), {"free": 2**20})
+  monkeypatch.setattr("vitx.checkpoints.workdir.shutil.disk_usage", lambda path: usage)
+  # The newest two and the best.
+  monkeypatch.setattr("vitx.checkpoints.workdir.list_steps", lambda path: [10, 20, 30])
+  check_place(tmp_path, state_bytes=2**20, keep=2)
+  with pytest.raises(ConfigError, match=r"1 MiB free, but 2 more checkpoints of 1\.0 MiB"):
+    check_place(tmp_path, state_bytes=2**20, keep=3)
 
 
 def leap(run):

@@ -238,10 +238,11 @@ def check_place(workdir: str | Path, state_bytes: int, keep: int) -> None:
   if "://" in str(workdir):
     return
   # The disk must hold the newest checkpoints, the best and the one that is being written.
-  needed, free = state_bytes * (keep + 2), shutil.disk_usage(workdir).free
+  count = max(keep + 2 - len(list_steps(workdir)), 1)
+  needed, free = state_bytes * count, shutil.disk_usage(workdir).free
   if free < needed:
     raise ConfigError(
-      f"workdir={str(workdir)!r} has {free / 2**20:,.0f} MiB free, but {keep + 2} checkpoints of"
+      f"workdir={str(workdir)!r} has {free / 2**20:,.0f} MiB free, but {count} more checkpoints of"
       f" {state_bytes / 2**20:,.1f} MiB need {needed / 2**20:,.0f} MiB. Free space, choose another"
       " directory or lower checkpoint.keep (at least 2)."
     )

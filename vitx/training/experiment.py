@@ -394,7 +394,8 @@ def _check_without_data(settings: RunSettings) -> None:
     raise ConfigError(f"evaluation.weights={weights!r} must name ema, raw or both, each once.")
   if len(weights) > 1 and not settings.ema_decay and not find_interpolation(settings):
     raise ConfigError(f"evaluation.weights={weights!r} compares an average; set ema_decay.")
-  total = durations.to_steps(durations.settle(settings.duration, 1), 1)
+  # Half an epoch of the one step here is none.
+  total = max(durations.to_steps(durations.settle(settings.duration, 1), 1), 1)
   every = {field: fields.find(settings, field) for field in CADENCES}
   changes = {field: durations.settle(value, 1, total, field) for field, value in every.items()}
   _find_periods(change(settings, changes), 1)

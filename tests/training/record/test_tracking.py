@@ -102,6 +102,15 @@ def test_a_tracker_that_is_chosen_later_gets_what_was_logged_before(tmp_path):
   assert tracked(tmp_path)[0] == rows(6)
 
 
+def test_a_tracker_that_was_left_for_a_while_gets_all_rows_as_another_run(tmp_path):
+  open_log(tmp_path, rows(2), 0)
+  open_log(tmp_path, rows(4), 2, "tracking=none")
+  open_log(tmp_path, rows(6), 4)
+  tracked_rows, others = tracked(tmp_path)
+  assert tracked_rows == rows(2) + rows(6)
+  assert len({line["begin"] for line in others if "begin" in line}) == 2
+
+
 def test_another_tracker_is_another_run(tmp_path):
   open_log(tmp_path, rows(2), 0)
   (first,) = [line["begin"] for line in tracked(tmp_path)[1] if "begin" in line]

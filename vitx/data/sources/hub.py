@@ -156,7 +156,7 @@ def _read_labels(
   """Returns the classes of each split, int32 (n,), -1 for none, and the names of the classes."""
   columns = {split: list(table[label]) for split, table in tables.items()}
   if names is None:
-    columns = {k: [None if x is None else str(x) for x in xs] for k, xs in columns.items()}
+    columns = {k: [None if x in (None, -1) else str(x) for x in xs] for k, xs in columns.items()}
     names = class_names.sort_names([*set().union(*columns.values()) - {None}])
   index = {name: i for i, name in enumerate(names)} | {None: -1}
   labels = {k: np.array([index.get(x, x) for x in xs], np.int32) for k, xs in columns.items()}

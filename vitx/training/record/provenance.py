@@ -150,8 +150,8 @@ def choose_rule(workdir: str | Path) -> Rule:
     return today
   if (began.masked, began.tiles) != (today.masked, today.tiles):
     print(
-      f"implementation='auto' keeps the rule with which this run began ({began.source});"
-      f" the rule of {today.source} differs",
+      f"implementation='auto' goes on with the choices of {began.source}, with which this run"
+      f" began; {today.source} would make others now",
       flush=True,
     )
   return began

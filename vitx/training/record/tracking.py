@@ -67,6 +67,8 @@ def open_tracking(settings: RunSettings, workdir: str, log: MetricsLog) -> "Trac
   make, stored = _make(settings), wd.read_json(workdir, FILE)
   chosen = wd.to_plain(settings.tracking)
   if make.func is Tracker:
+    if stored:  # a tracker that is chosen later lacks the rows from here on
+      wd.write_json(workdir, FILE, {"tracking": chosen})
     return None
   is_new = stored.get("tracking") != chosen
   known: set[Key] = set()
