@@ -10,6 +10,7 @@ import pytest
 import vitx
 from tests import runs
 from vitx.analysis.prediction_sets import find_threshold
+from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import POINT
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError
@@ -18,6 +19,7 @@ from vitx.inference import ensemble
 from vitx.inference.evaluate import evaluate, evaluate_split
 from vitx.inference.folds import predict_folds
 from vitx.inference.opening import open_split
+from vitx.inference.publish import publish
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,15 @@ def test_an_ensemble_averages_probabilities(members):
   np.testing.assert_allclose(np.exp(result.logits), expected, rtol=1e-5)
 
 
+def test_a_sweep_has_no_features_and_is_no_model_to_publish(sweep, tmp_path):
+  images = np.zeros((1, 8, 8, 1), np.uint8)
+  with pytest.raises(ConfigError, match="each run of a sweep has its own features"):
+    vitx.predict(sweep, images, features=True)
+  with pytest.raises(ConfigError, match=r"config\.json is missing"):
+    publish(sweep, str(tmp_path / "published"))
+  assert not (tmp_path / "published").exists()
+
+
 def test_folds_are_answered_by_the_runs_that_test_them(members, tmp_path):
   divided = [with_data(member, folds=2, fold=fold) for fold, member in enumerate(members)]
   alone = [evaluate(member) for member in divided]
@@ -61,6 +72,7 @@ def test_folds_are_answered_by_the_runs_that_test_them(members, tmp_path):
     expected = np.average([result[name] for result in alone], weights=counts)
     assert whole[name] == pytest.approx(expected, rel=1e-6), name
   assert np.array(whole["confusion"]).sum() == 1438
+  assert evaluate(ensemble.join(divided, "runs/folds"), limit=9)["examples"] == 10  # five of each
   names = [line.split(",")[0] for line in (tmp_path / "p.csv").read_text().splitlines()[1:]]
   tests = [open_source(member.settings.data, seed=0).test for member in divided]
   assert names == [test.name(i) for test in tests for i in range(len(test))]
@@ -139,7 +151,10 @@ def test_sets_are_calibrated_on_examples_of_their_own(members):
   ]
 
 
-def test_sets_need_examples_for_calibration(members):
+def test_sets_need_examples_for_calibration(members, monkeypatch):
+  monkeypatch.setattr(Loaded, "program", lambda *_: pytest.fail("predicted before"))
+  with pytest.raises(ConfigError, match=r"train with data\.calibration=0\.1"):
+    vitx.predict(members[0], np.zeros((1, 8, 8, 1), np.uint8), coverage=0.9)
   with pytest.raises(ConfigError, match=r"train with data\.calibration=0\.1"):
     evaluate(members[0], coverage=0.9)
   with pytest.raises(ConfigError, match="coverage"):

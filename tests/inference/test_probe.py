@@ -73,8 +73,11 @@ def test_a_probe_agrees_with_predict_and_scikit_learn(loaded, folder):
     assert abs(peer.score(scaler.transform(values), labels) - ridge[name]) < 1e-3
 
 
-def test_a_second_call_computes_nothing(run, folder, frozen):
-  assert probe(run, **QUICK, cache=folder)["cached"]
+def test_a_second_call_computes_nothing_and_without_draws_there_is_no_picture(
+  run, folder, frozen, tmp_path
+):
+  assert probe(run, **QUICK, cache=folder, out=tmp_path)["cached"]
+  assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("change", ["weights", "preparation"])

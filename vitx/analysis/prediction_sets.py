@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import scipy.special
+from scipy.sparse import csr_array
 
 from vitx.analysis.classification import RESAMPLES, draw_weights, find_interval, to_plain
 from vitx.analysis.statistics import divide
@@ -84,10 +85,13 @@ def measure_sets(
     class, None for a class without examples.
   """
   count, classes = sets.shape
-  sizes, of_class = sets.sum(axis=1), np.eye(classes)[labels]
-  covered = sets[np.arange(count), labels]
-  terms = [of_class, of_class * covered[:, None], of_class * sizes[:, None]]
-  matrix = np.concatenate([*terms, (sizes == 0)[:, None]], axis=1)
+  sizes, rows = sets.sum(axis=1), np.arange(count)
+  # In row i: 1, whether its set has its class, and the size, each in the column of its class; and
+  # in the last column, whether its set is empty.
+  columns = [labels, labels + classes, labels + 2 * classes, np.full(count, 3 * classes)]
+  terms = [np.ones(count), sets[rows, labels], sizes, sizes == 0]
+  places = (np.tile(rows, 4), np.concatenate(columns))
+  matrix = csr_array((np.concatenate(terms), places), shape=(count, 3 * classes + 1))
 
   def figures(sums: np.ndarray) -> dict[str, np.ndarray]:
     examples, inside, total = np.split(sums[:, :-1], 3, axis=1)
@@ -98,7 +102,7 @@ def measure_sets(
       result[f"class_{name}"] = np.where(examples > 0, divide(x, examples), np.nan)
     return result
 
-  point = figures(matrix.sum(axis=0)[None])
+  point = figures(np.ones((1, count)) @ matrix)
   parts = [figures(weights @ matrix) for weights in draw_weights(count, resamples)]
   pooled = {name: np.concatenate([part[name] for part in parts]) for name in point}
   values = {name: to_plain(x[0]) for name, x in point.items()}

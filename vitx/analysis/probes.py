@@ -80,11 +80,12 @@ def score(
   # There cannot be more neighbors than examples.
   is_count = chosen.setting == "k"
   grid = [x for x in chosen.grid if not is_count or x <= len(train)]
-  predicted = chosen.predict(train, validation.values, grid)
-  rates = [_accuracy(classes, validation) for classes in predicted]
+  values = np.concatenate([validation.values, test.values])
+  predicted = [*chosen.predict(train, values, grid)]
+  rates = [_accuracy(classes[: len(validation)], validation) for classes in predicted]
   best = int(np.argmax(rates))
-  (final,) = chosen.predict(train, test.values, grid[best : best + 1])
-  return ProbeScore(grid[best], rates[best], _accuracy(final, test), best in (0, len(grid) - 1))
+  final = _accuracy(predicted[best][len(validation) :], test)
+  return ProbeScore(grid[best], rates[best], final, best in (0, len(grid) - 1))
 
 
 def predict_out_of_fold(examples: LabeledFeatures, folds: np.ndarray, classes: int) -> np.ndarray:

@@ -55,7 +55,6 @@ def run(
   prediction = predict(loaded, files, skip_unreadable=True, **options)
   accepts = skip_unreadable or not prediction.skipped or skips_unreadable(loaded)
   columns = {"name": list(prediction.names), **prediction.columns}
-  columns |= {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
   shown = columns
   if isinstance(loaded.task, MultiLabel) and top_k == 1:
     shown = {name: columns[name] for name in ("name", "prediction")}
@@ -71,8 +70,9 @@ def run(
     lines += "" if accepts else "\nThe exit status is 1; --skip_unreadable accepts such inputs."
     say(f"skipped {len(prediction.skipped)} inputs that cannot be read:{lines}")
   if json:
-    entries = zip(*columns.values(), strict=True)
-    write_json(json, [dict(zip(columns, entry, strict=True)) for entry in entries])
+    arrays = {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
+    entries = zip(*columns.values(), *arrays.values(), strict=True)
+    write_json(json, [dict(zip((*columns, *arrays), entry, strict=True)) for entry in entries])
   if csv:
     csv_files.write(csv, [list(shown), *rows])
   return 0 if accepts else 1

@@ -62,7 +62,7 @@ def run(json: str | None, csv: str | None, **options: Any) -> None:
   print(lay_out(_whole_rows(result), right=(2, 3)))
   if result["few_shot"]:
     print(f"\ntest, by the number of training examples of each class\n{_few_table(result)}")
-  if options["out"]:
+  if options["out"] and result["few_shot"]:
     print(os.path.join(options["out"], "few_shot.png"))
   if json:
     write_json(json, result)

@@ -1,6 +1,7 @@
 """Evaluates a trained model on a split."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from vitx.config.overrides import with_overrides
 from vitx.config.settings import change
 from vitx.data.dataset import Examples, Joined, spread
 from vitx.inference.collector import Collector, calibrate_sets, collect, run_models
-from vitx.inference.ensemble import Ensemble
+from vitx.inference.ensemble import Ensemble, load_model
 from vitx.inference.opening import open_model, open_split
 from vitx.inference.subject import Evaluation
 from vitx.runtime import evaluation
@@ -66,7 +67,8 @@ def evaluate(
       run's source.
     data_dir: The directory of TFDS sets; `None` means the run's.
     batch_size: The batch size over all devices; `None` means the run's evaluation batch size.
-    limit: The number of examples to evaluate, spread evenly over the split; `None` means all.
+    limit: The number of examples to evaluate, spread evenly over the split, and over the folds of a
+      sweep; `None` means all.
     task: New values `field=value,...` of task fields that evaluation reads, such as
       `min_context=64`.
     predictions: The path of a CSV file to write, with a row per example: its name and the task's
@@ -102,7 +104,7 @@ def evaluate(
   options: dict[str, Any] = dict(split=split, source=source, data_dir=data_dir, limit=limit)
   options |= dict(batch_size=batch_size, task=task, file=predictions)
   model: dict[str, Any] = dict(weights=weights, source=source, trust_code=trust_code)
-  with open_model(workdir, checkpoint, **model) as loaded:
+  with open_model(workdir, checkpoint, load=load_model, **model) as loaded:
     if report is not None:
       calibrate = calibrate or not isinstance(loaded, Ensemble)
       has_sets = loaded.settings.data.calibration > 0
@@ -129,7 +131,7 @@ def evaluate_split(
   """Evaluates a model on a split; `evaluate` documents the arguments."""
   check_value(batch_size, "batch_size", PositiveInt | None)
   check_value(limit, "limit", PositiveInt | None)
-  with open_model(workdir) as loaded:
+  with open_model(workdir, load=load_model) as loaded:
     settings = loaded.settings
     if batch_size is not None:
       settings = change(settings, {"evaluation.batch_size": batch_size})
@@ -141,7 +143,9 @@ def evaluate_split(
         raise ConfigError(f"task={task!r}: {error}") from error
     collected = Collector(loaded.task, keep_logits=calibrate or coverage is not None)
     parts, thresholds = [], []
-    for model in _divide(loaded, split, source):
+    models = _divide(loaded, split, source)
+    limit = limit and math.ceil(limit / len(models))
+    for model in models:
       dataset, train, examples, name = open_split(model, split, source, data_dir)
       examples = examples if limit is None else spread(examples, limit)
       read = loaded.task.examples(examples, train=False)

@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from vitx.data.dataset import (
 from vitx.data.readable import warn_of_unread
 from vitx.data.sources import find_opener, open_dataset
 from vitx.data.splits import assign
-from vitx.inference.ensemble import Ensemble, load_model
+from vitx.inference.ensemble import Ensemble
+from vitx.interop.repository import load
 from vitx.runtime import cache
 from vitx.runtime.weights import make_fit
 from vitx.tasks.base import Task, init_variables
@@ -47,8 +48,9 @@ def open_model(
   weights: str | None = None,
   source: str | None = None,
   trust_code: bool = False,
+  load: Callable[..., Loaded] = load,
 ) -> Iterator[Loaded]:
-  """Yields the model; a workdir, a repository or a sweep is loaded by `ensemble.load_model`.
+  """Yields the model; `load` loads that of a workdir or a repository.
 
   If `trust_code` is set, code that the run's config names may be imported inside the `with` block.
   Code that `source` names, which is the caller's own, may be imported in any case.
@@ -66,7 +68,7 @@ def open_model(
     if source is not None:
       find_opener(source)
     with registry.trusting(trust_code):
-      yield model if isinstance(model, Loaded) else load_model(model, checkpoint, weights=weights)
+      yield model if isinstance(model, Loaded) else load(model, checkpoint, weights=weights)
 
 
 def change_folder(loaded: Loaded, data_dir: str | None = None) -> DataSettings:
@@ -155,7 +157,9 @@ def open_split(
   name, is_same = dataset.info.name, dataset.info.fingerprint == loaded.fingerprint
   learned = loaded.learned_splits() if isinstance(loaded, Ensemble) else ()
   if (is_own or is_same) and split in learned:
-    raise ConfigError(f"split={split!r}: members of the ensemble may have learned from it.")
+    raise ConfigError(
+      f"split={split!r}: runs of this sweep may have learned from it. Evaluate one of them."
+    )
   if is_own and not is_same:
     logging.warning(
       "%s has changed since the run; its %s may have examples on which the run trained", name, split

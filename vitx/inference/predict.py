@@ -14,6 +14,7 @@ from vitx.checkpoints.load import Loaded
 from vitx.config.checks import check_choice, check_integer
 from vitx.config.errors import ConfigError, listing
 from vitx.data.in_memory import raise_all
+from vitx.inference.ensemble import Ensemble, load_model
 from vitx.inference.inputs import list_inputs, make_reader, name_input
 from vitx.inference.opening import open_model
 from vitx.models import names
@@ -109,7 +110,8 @@ def predict(
       have the names and shapes of those in an example of the run's data. The path of a folder means
       all files in it that the task can read, at any depth and in sorted order.
     features: Whether to also return the input of the network's head, or with "patches" the token of
-      each patch, which the pool reads, on the grid of the patches.
+      each patch, which the pool reads, on the grid of the patches. A sweep has none, since each run
+      has its own.
     coverage: The probability with which the set of an input is to contain its class, see
       `vitx.analysis.prediction_sets`. The sets are calibrated on the examples that the run's
       `data.calibration` set aside, so the run's data must be there. None makes no sets.
@@ -122,11 +124,14 @@ def predict(
 
   Raises:
     ConfigError: The workdir does not exist, an input cannot be read (the message names its path),
-      or the network has no head or pool for `features`.
+      the network has no head or pool for `features`, or the run no examples for `coverage`.
     ValueError: The inputs are not a list, or are an array that does not fit the task.
   """
-  with open_model(model, trust_code=trust_code) as loaded:
+  with open_model(model, trust_code=trust_code, load=load_model) as loaded:
     task, spec = loaded.task, loaded.task.element_spec
+    if features and isinstance(loaded, Ensemble):
+      raise ConfigError("each run of a sweep has its own features; name one run as the workdir.")
+    choose_sets = None if coverage is None else _calibrate(loaded, coverage)
     if skip_unreadable is None:
       skip_unreadable = skips_unreadable(loaded)
     examples = list_inputs(inputs, task)
@@ -170,18 +175,22 @@ def predict(
     # The columns that need labeled examples are left out.
     heads, skipped = [head for head in parts[0] if head not in spec], tuple(map(str, problems))
     columns = {head: [value for part in parts for value in part[head]] for head in heads}
-    sets = None if coverage is None else _choose_sets(loaded, coverage, rows["logits"])
+    sets = choose_sets and choose_sets(rows["logits"])
     return Prediction(rows, loaded.class_names, columns, tuple(named), skipped, sets)
 
 
-def _choose_sets(loaded: Loaded, coverage: float, logits: np.ndarray) -> list[list[str]]:
-  """Returns the names of the classes in the prediction set of each example, from logits (B, K)."""
+def _calibrate(loaded: Loaded, coverage: float) -> Callable[[np.ndarray], list[list[str]]]:
+  """Returns a function of logits (B, K), which names the classes in each prediction set."""
   from vitx.inference.collector import calibrate_sets  # which most predictions do not need
 
-  chosen = calibrate_sets(loaded, loaded.settings, coverage).choose(logits)
-  orders = np.argsort(-logits, axis=1, kind="stable")
-  pairs = zip(orders, chosen, strict=True)
-  return [[loaded.class_names[i] for i in order if is_in[i]] for order, is_in in pairs]
+  threshold = calibrate_sets(loaded, loaded.settings, coverage)
+
+  def choose_sets(logits: np.ndarray) -> list[list[str]]:
+    orders = np.argsort(-logits, axis=1, kind="stable")
+    pairs = zip(orders, threshold.choose(logits), strict=True)
+    return [[loaded.class_names[i] for i in order if is_in[i]] for order, is_in in pairs]
+
+  return choose_sets
 
 
 def skips_unreadable(loaded: Loaded) -> bool:

@@ -125,7 +125,7 @@ def probe(
     "methods": {name: _measure(name, features) for name in methods},
     "few_shot": list(_measure_few(methods, features, shots, draws, seed)),
   }
-  if out is not None:
+  if out is not None and result["few_shot"]:
     style.save(plot_few_shot(result), Path(out), "few_shot")
   return result
 

@@ -153,8 +153,8 @@ def describe_sets(sets: Mapping[str, Any]) -> str:
   """Describes `sets` of `vitx.evaluate`: what the prediction sets promise, and how surely."""
   low, high = sets["range"]
   return (
-    f"sets for a coverage of {sets['coverage']:.0%}, calibrated on {sets['examples']:,} examples;"
-    f" with others the coverage would be {low:.1%} to {high:.1%}, in 95 % of cases"
+    f"sets for a coverage of {100 * sets['coverage']:g}%, calibrated on {sets['examples']:,}"
+    f" examples; for 95 % of such samples, the true coverage is between {low:.1%} and {high:.1%}"
   )
 
 
