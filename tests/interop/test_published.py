@@ -75,7 +75,7 @@ def test_the_page_says_with_whom_each_network_agrees():
 @pytest.mark.parametrize(
   ("source", "row"),
   [
-    ("timm:deit_small_patch16_224", "imagenet:deit_s"),
+    ("hf:timm/deit_small_patch16_224.fb_in1k", "imagenet:deit_s"),
     ("timm:vit_small_patch14_dinov2.lvd142m@v1", "finetune:dinov2_s"),
     ("hf:timm/vit_small_patch14_dinov2.lvd142m", "finetune:dinov2_s"),
     ("downloads/deit_tiny_patch16_224-a1311bcf.pth", "imagenet:deit_ti"),
@@ -142,9 +142,9 @@ def test_known_weights_need_no_config(timm, capsys):
 def test_known_weights_need_their_number_of_heads(timm):
   variables = make("timm_vit", num_heads=2)[1]
   with pytest.raises(ConfigError, match=r"query/kernel \(.*model\.num_heads=3, not 2\)"):
-    initial_variables("timm:vit_tiny_patch16_224", variables)
+    initial_variables("timm:vit_tiny_patch16_224.augreg_in21k", variables)
   variables = make("timm_vit", num_heads=3)[1]
-  initial_variables("timm:vit_tiny_patch16_224", variables)
+  initial_variables("timm:vit_tiny_patch16_224.augreg_in21k", variables)
 
 
 def test_weights_without_a_head_begin_a_training(timm, capsys):

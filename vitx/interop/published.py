@@ -84,13 +84,11 @@ def look_up(source: str) -> PublishedWeights | None:
   """Returns the published weights that a source names, or `None` if vitx does not know them.
 
   Args:
-    source: The path of a file, `timm:NAME` or `hf:timm/NAME`. A revision is ignored. A name of timm
-      without its tag, the part after the dot, means the first entry of `WEIGHTS` with that
-      architecture.
+    source: The path of a file, `timm:NAME` or `hf:timm/NAME`. A revision is ignored.
   """
   if hub.is_name(source):
     name = f"timm:{hub.split(source)[0].removeprefix('timm/')}"
-    return next((x for x in WEIGHTS if name in (x.name, x.name.partition(".")[0])), None)
+    return next((x for x in WEIGHTS if x.name == name), None)
   return next((x for x in WEIGHTS if Path(source).name == x.file), None)
 
 
