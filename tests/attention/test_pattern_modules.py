@@ -166,6 +166,17 @@ def test_global_projections_start_as_copies_of_the_local_ones():
     jax.tree.map(np.testing.assert_array_equal, params[f"{name}_global"], params[name])
 
 
+def test_without_global_tokens_there_are_no_global_projections():
+  module, layout = (
+    LongformerAttention(2, window=2, global_projections="separate"),
+    TokenLayout((5,)),
+  )
+  variables = jax.eval_shape(
+    partial(module.init, layout=layout, train=False), jax.random.key(0), X[:, :5]
+  )
+  assert set(variables["params"]) == {"query", "key", "value", "out"}
+
+
 @pytest.mark.parametrize("layer", [0, 1])
 def test_windows_that_do_not_divide_the_grid_have_no_padding_among_their_keys(layer):
   """A grid of 5 x 5 is padded at its end to 6 x 6, then rolled by the shift.

@@ -18,6 +18,8 @@ IMAGES = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype(np.float32)
   [
     ({"name": "linear", "patch": 2}, (4, 4)),
     ({"name": "linear", "patch": 2, "stride": 1}, (7, 7)),
+    ({"name": "linear", "patch": 4, "stride": 2}, (3, 3)),
+    ({"name": "linear", "patch": 3, "stride": 1}, (6, 6)),  # 3 does not divide 8
     ({"name": "hybrid"}, (8, 8)),
     ({"name": "hybrid", "strides": (2, 1, 1)}, (4, 4)),
     ({"name": "hybrid", "channels": (), "kernel": 7, "strides": (4,)}, (2, 2)),
@@ -89,6 +91,7 @@ REFUSED = [
   ("shifted_patch", {"patch": 1}, ConfigError, "shift=0"),
   ("shifted_patch", {"patch": 4, "shift": 8}, ConfigError, "shift=8"),
   ("shifted_patch", {"patch": 3}, ConfigError, "patch=3 does not divide the image of 8 x 8"),
+  ("linear", {"patch": 4, "stride": 3}, ConfigError, "at a stride of 3 .* such as 7 or 10,"),
   ("cct", {"channels": (4,), "strides": (2,)}, ValueError, "zip"),
 ]
 

@@ -78,6 +78,17 @@ def test_values_times_output_are_the_negative_identity_and_noise():
     is_noise_and_diagonal(value_out(mixer), 0.4, -0.4)
 
 
+@pytest.mark.parametrize("sizes", [(2, 2 * C), (1, D)])
+def test_heads_of_any_size_give_the_product_or_its_best_approximation(sizes):
+  heads, dim = sizes
+  mixer = mixers(sizes=sizes)[0]
+  assert mixer["query"]["kernel"].shape == mixer["value"]["kernel"].shape == (C, heads, dim)
+  if heads * dim >= C:
+    is_noise_and_diagonal(value_out(mixer), 0.4, -0.4)
+  values = np.linalg.svd(value_out(mixer), compute_uv=False)
+  assert (values > 1e-5).sum() == min(heads * dim, C)
+
+
 def test_both_factors_of_a_product_have_equal_sizes():
   mixer = mixers()[0]
   value = mixer["value"]["kernel"].reshape(C, C)

@@ -1,5 +1,6 @@
 """Every pattern equals the set written directly from its definition, in plain Python loops."""
 
+import dataclasses
 import itertools
 from functools import partial
 
@@ -133,6 +134,15 @@ def test_distinct_summaries_cover_the_run():
   layout = TokenLayout((256,))
   summaries = edges(Fixed(128, 32, "summary", causal=False, distinct=4), layout, 4)
   assert (summaries.sum(axis=0) == 1).all()
+
+
+@pytest.mark.parametrize("pattern", [Strided(), Fixed()])
+def test_a_stride_is_a_row_by_default_also_of_images_with_channels(pattern):
+  image, row, line = (edges(pattern, TokenLayout(x), 1) for x in ((4, 5, 3), (4, 15), (60,)))
+  np.testing.assert_array_equal(image, row)
+  np.testing.assert_array_equal(
+    line, edges(dataclasses.replace(pattern, stride=60), TokenLayout((60,)), 1)
+  )
 
 
 def test_axial_attention_works_on_three_axes():

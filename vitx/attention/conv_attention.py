@@ -35,7 +35,7 @@ class _BatchStatisticsAttention(AttentionModule):
     """
     if mask is not None:
       raise ConfigError(
-        f"{type(self).__name__} normalizes by statistics of the batch, which count masked tokens."
+        f"{type(self).__name__} takes no mask: its batch normalization would count masked tokens."
       )
     scale = 1 / math.sqrt(q.shape[-1])
     if q.shape == k.shape:

@@ -50,10 +50,10 @@ class LongformerAttention(PatternAttention):
   def _attend(self, x, q, k, v, layout, scale, mask, train):
     """Attends along the pattern; separate projections then replace outputs of global queries."""
     out, matrix = super()._attend(x, q, k, v, layout, scale, mask, train)
-    if self.global_projections == "shared":
-      return out, matrix
     prefix = range(layout.prefix) if self.prefix_global else ()
     rows = np.unique([*prefix, *(token % layout.length for token in self.global_tokens)])
+    if self.global_projections == "shared" or not rows.size:
+      return out, matrix
     q, k, v = (self._global(x, name) for name in ("query", "key", "value"))
     q, k = self.apply_positions(q, k, layout, scale)
     implementation = "kernelized" if matrix is None else "masked"

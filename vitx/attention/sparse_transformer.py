@@ -13,7 +13,7 @@ class _Factorized(PatternAttention):
   """Attention to two sets of tokens: local tokens, and a second set that each subclass defines.
 
   Attributes:
-    stride: The stride l in tokens; None means the width of the grid.
+    stride: The stride l; None means the number of tokens in a row of the grid.
     arrangement: The use of the two sets. With "merged", a query attends both. With "heads", the
       first half of the heads attends local tokens, and the other half attends the second set. With
       "layers", a layer attends only one of the sets.

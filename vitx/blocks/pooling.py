@@ -91,7 +91,7 @@ class AttentionPooling(nn.Module):
   authors' code and the head of SigLIP's image tower.
 
   Attributes:
-    num_heads: The number of heads H; None means C / 64 for C channels, and at least one.
+    num_heads: The number of heads H, which divides the C channels; None means C // 64, at least 1.
     mlp_dim: The hidden width of the MLP; None means 4 C.
     activation: The activation of the MLP; SigLIP has "gelu_tanh".
   """

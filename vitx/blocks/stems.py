@@ -36,11 +36,12 @@ class LinearStem(nn.Module):
   @nn.compact
   def __call__(self, images: jax.Array) -> jax.Array:
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
-    _check_patch(self.patch, images)
+    stride = self.patch if self.stride is None else self.stride
+    _check_patch(self.patch, images, stride)
     embed = square_convolution(
       self.width,
       self.patch,
-      self.patch if self.stride is None else self.stride,
+      stride,
       padding="VALID",
       kernel_init=nn.initializers.xavier_uniform(),
       dtype=self.dtype,
@@ -49,14 +50,15 @@ class LinearStem(nn.Module):
     return embed(images)
 
 
-def _check_patch(patch: int, images: jax.Array) -> None:
+def _check_patch(patch: int, images: jax.Array, stride: int) -> None:
   """Refuses images (B, height, width, channels) that patches would cut off."""
   height, width = images.shape[1:3]
-  if height % patch or width % patch:
-    below = max(patch, min(height, width) // patch * patch)
+  if any(side < patch or (side - patch) % stride for side in (height, width)):
+    below = patch + max(min(height, width) - patch, 0) // stride * stride
+    step = "" if stride == patch else f" at a stride of {stride}"
     raise ConfigError(
-      f"model.stem.patch={patch} does not divide the image of {height} x {width} pixels that"
-      f" reaches it; set data.image_size to a multiple such as {below} or {below + patch},"
+      f"model.stem.patch={patch}{step} does not divide the image of {height} x {width} pixels that"
+      f" reaches it; set data.image_size to a size such as {below} or {below + stride},"
       " or choose another patch."
     )
 
@@ -93,7 +95,7 @@ class ShiftedPatchStem(nn.Module):
   def __call__(self, images: jax.Array) -> jax.Array:
     """Maps images (B, height, width, channels) to a grid of tokens (B, rows, columns, C)."""
     patch, (batch, height, width, _) = self.patch, images.shape
-    _check_patch(patch, images)
+    _check_patch(patch, images, patch)
     shift = patch // 2 if self.shift is None else self.shift
     if not 0 < shift < min(height, width):
       raise ConfigError(f"model.stem.shift={shift} moves no pixel, or all out of the image.")

@@ -141,10 +141,10 @@ def mimetic(
   """Draws attention projections that resemble trained ones (Trockman and Kolter 2023, section 4).
 
   Let M = a Z + b I with two numbers a and b, the identity I, and a matrix Z of normal entries with
-  variance 1 / C, which is drawn anew for each product. The product W_V W_O over all heads is M. The
-  product W_Q W_Kᵀ of each head is the best approximation of rank D to M. A singular value
-  decomposition U Σ Vᵀ gives the two factors U √Σ and √Σ Vᵀ. Biases of these projections become
-  zero. In a mixer without `value` and `out`, only `query` and `key` are drawn.
+  variance 1 / C, which is drawn anew for each product. The product W_V W_O over all heads is M, or
+  the best approximation of rank H D. The product W_Q W_Kᵀ of each head is that of rank D. A
+  singular value decomposition U Σ Vᵀ gives the two factors U √Σ and √Σ Vᵀ. Biases of these
+  projections become zero. In a mixer without `value` and `out`, only `query` and `key` are drawn.
 
   Args:
     key: The key of all draws.
@@ -157,13 +157,12 @@ def mimetic(
   def pair(key: jax.Array, kernels: Kernels) -> Kernels:
     width, heads, dim = kernels[QUERY].shape
     keys = jax.random.split(key, heads)
-    left, right = jax.vmap(lambda k: _factors(k, width, *query_key))(keys)  # (H, C, C)
-    left, right = left[..., :dim], jnp.swapaxes(right, 1, 2)[..., :dim]
-    return {QUERY: jnp.swapaxes(left, 0, 1), KEY: jnp.swapaxes(right, 0, 1)}
+    left, right = jax.vmap(lambda k: _factors(k, width, dim, *query_key))(keys)
+    return {QUERY: left.transpose(1, 0, 2), KEY: right.transpose(2, 0, 1)}
 
   def rest(key: jax.Array, kernels: Kernels) -> Kernels:
     width, heads, dim = kernels[VALUE].shape
-    left, right = _factors(key, width, *value_out)
+    left, right = _factors(key, width, heads * dim, *value_out)
     return {VALUE: left.reshape(width, heads, dim), OUT: right.reshape(heads, dim, width)}
 
   pair_key, rest_key = jax.random.split(jax.random.fold_in(key, 1))
@@ -256,12 +255,17 @@ def _redraw_modules(
 
 
 def _factors(
-  key: jax.Array, width: int, noise: float, diagonal: float
+  key: jax.Array, width: int, rank: int, noise: float, diagonal: float
 ) -> tuple[jax.Array, jax.Array]:
-  """Returns factors U √Σ and √Σ Vᵀ, (C, C) each, of the matrix `noise` Z + `diagonal` I."""
+  """Returns factors U √Σ (C, rank) and √Σ Vᵀ (rank, C) of the matrix `noise` Z + `diagonal` I.
+
+  Of a rank below C, the product is the best approximation; beyond C, the factors have zeros.
+  """
   z = jax.random.normal(key, (width, width)) / jnp.sqrt(width)
   u, s, vt = jnp.linalg.svd(noise * z + diagonal * jnp.eye(width))
-  return u * jnp.sqrt(s), jnp.sqrt(s)[:, None] * vt
+  more = max(rank - width, 0)
+  left = jnp.pad(u * jnp.sqrt(s), ((0, 0), (0, more)))[:, :rank]
+  return left, jnp.pad(jnp.sqrt(s)[:, None] * vt, ((0, more), (0, 0)))[:rank]
 
 
 def _apply_base(key: jax.Array, params: Params, base: Base) -> Params:

@@ -169,7 +169,7 @@ class Trunk(nn.Module, kw_only=True):
     Args:
       x: The tokens, (B, N, C).
       layout: The arrangement of all tokens.
-      **given: The other arguments of `run_blocks`, such as `train`.
+      **arguments: The other arguments of `run_blocks`, such as `train`.
     """
     sizes = {field: getattr(self, field) for field in ("depth", "num_heads", "mlp_dim")}
     return self.run_blocks(x, layout, layers=range(sizes["depth"]), **sizes, **arguments)

@@ -22,7 +22,11 @@ from vitx.ops.patterns.parts import Part, as_order
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-  """A set of edges (query, key) over tokens; `|`, `&`, `per_head` and `cycle` combine patterns."""
+  """A set of edges (query, key) over tokens; `|`, `&`, `per_head` and `cycle` combine patterns.
+
+  A pattern is hashable. A class with arrays as fields is `dataclasses.dataclass(frozen=True,
+  eq=False)`, since arrays have no hash.
+  """
 
   def allows(self, layout: TokenLayout, q: Index, k: Index, head: Index = 0) -> Any:
     """Returns whether query token `q` may attend key token `k`.

@@ -7,6 +7,7 @@ both sets ("merged"), or the sets are divided among heads (`per_head`) or layers
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,10 @@ FORMS = ("paper", "code", "bidirectional", "axial")
 
 
 def _stride(stride: int | None, layout: TokenLayout) -> int:
-  return layout.grid[-1] if stride is None else stride
+  """Returns the stride; `None` means the tokens of a row, of which an image (h, w, c) has w c."""
+  if stride is not None:
+    return stride
+  return math.prod(layout.grid[1:]) if len(layout.grid) > 1 else layout.grid[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Strided(Pattern):
   The paper calls the last l positions A1, and every l-th position, the query's column, A2.
 
   Attributes:
-    stride: The stride l; `None` for the width of the grid.
+    stride: The stride l; `None` for the number of tokens in a row of the grid.
     part: The keys to attend: "merged", "local" (A1) or "column" (A2).
     form: The form of A1 for query i. "paper" is causal with the l + 1 keys {i-l ... i}. "code" is
       causal with the l keys of OpenAI's release, {i-l+1 ... i}. "bidirectional" has the keys j with
@@ -140,7 +144,7 @@ class Fixed(Pattern):
   The paper calls the query's own run A1, and the c summary positions of each run A2.
 
   Attributes:
-    stride: The length l of a run; `None` for the width of the grid.
+    stride: The length l of a run; `None` for the number of tokens in a row of the grid.
     summary: The number c of positions that carry a run's summary, the last of the run for head 0.
     part: The keys to attend: "merged", "local" (A1) or "summary" (A2).
     causal: Whether a query attends only keys up to its own position, as published. If `False`, it
