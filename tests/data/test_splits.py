@@ -164,13 +164,16 @@ def test_train_keeps_a_class_that_is_the_rarest_of_no_example():
     ({"folds": 2, "fold": 0}, r"the class 'd' of 'fake' has only 1 examples"),
     ({"folds": 5, "fold": 5}, r"data\.folds=5 has the folds 0 to 4"),
     ({"fold": 1}, r"data\.fold=1 needs data\.folds, which is not set"),
-    ({"folds": 2, "fold": 0, "splits": {"test": "test"}}, r"excludes data\.splits\.test"),
+    (
+      {"folds": 2, "fold": 0, "splits": {"test": "test"}},
+      r"cannot be combined with data\.splits\.test",
+    ),
     (
       {"groups": "take"},
       "no column of the source, and as a regular expression finds nothing in '0'",
     ),
     ({"groups": "(take"}, "no column of the source, and no regular expression: missing"),
-    ({"groups": ""}, "validation is without a group; train and test share 1 groups, such as ''"),
+    ({"groups": ""}, "no group is left for validation; train and test share 1 groups, such as ''"),
   ],
 )
 def test_unsuitable_folds_and_groups_are_refused(fields, message, make_data):

@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add = parser.add_argument
   add("--config", required=True, help=CONFIG)
   add("--out", default="audit", metavar="DIR", help="The folder of the page and the files.")
-  words = "The directory of a sweep over data.fold, whose runs judge labels; else a quick probe."
+  words = "The directory of a finished sweep over data.fold, whose runs predict the labels."
   add("--predictions", default="", metavar="DIR", help=words)
-  words = "The number of suspect labels to list; the default is that of confident learning."
+  words = "The number of suspect labels to list; by default, all that confident learning finds."
   add("--suspects", type=positive, metavar="COUNT", help=words)
   add_trust(add)
 

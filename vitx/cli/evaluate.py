@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--source", help="A source with the run's classes, such as folder:PATH.")
   add("--data_dir", help=DATA_DIR)
   add("--batch_size", type=int, help="The batch size over all devices; the default is the run's.")
-  add("--limit", type=int, help="The number of examples, spread over the split.")
+  add("--limit", type=int, help="Evaluates only this many examples, evenly spaced over the split.")
   words = "Changes fields of the task, such as min_context=64."
   add("--task", default="", metavar="FIELD=VALUE,...", help=words)
   words = "Writes a row for each example to this CSV file."

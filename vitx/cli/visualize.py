@@ -12,9 +12,9 @@
 
 Files are named after the figure and the row of the config, or after the workdir. With `--config`, a
 model has its initial weights; for published weights, make a workdir with `vitx convert`. If
---workdir is the directory of a sweep, all its runs are drawn. For the figure curves, `--config` is
-the config of a paper: beside the curve of each workdir, the published curve of the row with the
-workdir's name is drawn. Figures:
+--workdir is the directory of a sweep, the figures of several runs draw all of them. For the figure
+curves, `--config` is the config of a paper: beside the curve of each workdir, the published curve
+of the row with the workdir's name is drawn. Figures:
 """
 
 import argparse

@@ -225,7 +225,7 @@ def _make_find_groups(dataset: Dataset, whole: Examples) -> FindGroups:
 def _check_groups(find_groups: FindGroups, roles: Mapping[str, Examples], whole: Examples) -> None:
   """Checks that no roles share a group; warns if train lost a class, which few groups may have."""
   groups = {role: set(find_groups(part).tolist()) for role, part in roles.items()}
-  problems = [f"{role} is without a group" for role in groups if not groups[role]]
+  problems = [f"no group is left for {role}" for role in groups if not groups[role]]
   for a, b in itertools.combinations(groups, 2):
     if shared := groups[a] & groups[b]:
       problems.append(f"{a} and {b} share {len(shared)} groups, such as {min(shared)!r}")
@@ -268,7 +268,8 @@ def _read_folds(dataset: Dataset, train: Examples, data: DataSettings) -> tuple[
   fold = check_fold(fold, folds)
   if data.splits.test or dataset.carve is not None:
     raise ConfigError(
-      f"data.folds={folds} excludes data.splits.test, and documents, which are one sequence."
+      f"data.folds={folds} makes each fold the test split in turn, so it cannot be combined with"
+      " data.splits.test, nor with texts or sounds, which are one sequence."
     )
   # Strata of examples of several classes may be too small for each fold.
   labels = train.labels

@@ -116,7 +116,7 @@ def _order_classes(loaded: Loaded, teacher: Teacher, info: DatasetInfo) -> dict[
   indices = find_in_weights(info, teacher.source, known, len(loaded.class_names))
   if isinstance(indices, str):
     raise ConfigError(
-      f"task.teacher={teacher.source!r} knows {indices}. Choose a teacher of this run's classes."
+      f"task.teacher={teacher.source!r} does not have this run's classes: {indices}."
     )
   params = {
     name: x[..., indices] if names.is_head(name) else x
