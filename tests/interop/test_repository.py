@@ -221,6 +221,20 @@ def test_a_run_begins_from_a_repository(on_hub, loaded, capsys):
     np.testing.assert_array_equal(value, expected[name])
 
 
+def test_a_run_takes_over_the_random_features_of_performer(tmp_path):
+  """The weights of attention belong to the features with which they were trained."""
+  model = untrained.make(**NETWORKS["vitx"])
+  folder = publish(model, str(tmp_path / "published"))
+  fresh = jax.tree.map(np.zeros_like, model.variables)
+  fresh["features"]["block_1"] = {"token_mixer": {"features": np.zeros((1, 4, 4))}}
+  variables = initial_variables(folder, fresh, Fit(layout=find_layout(model.task)))
+  expected = name_arrays(model.variables)
+  assert "features" in variables
+  for name, value in name_arrays(variables).items():
+    right = np.zeros((1, 4, 4)) if name.startswith("features/block_1") else expected[name]
+    np.testing.assert_array_equal(value, right, err_msg=name)
+
+
 def test_a_repository_without_config_begins_a_run(hub_server):
   """A repository without `vitx.json` begins a run from the first of its two files of weights."""
   weights = Path(SMALL["timm_vit"]).read_bytes()

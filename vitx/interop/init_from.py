@@ -104,8 +104,8 @@ def initial_variables(source: str, variables: Mapping[str, Any], fit: Fit = Fit(
     source: The workdir of another run, whose best checkpoint is loaded; a repository that vitx
       wrote; a file of weights; or `hf:OWNER/NAME` or `timm:NAME` for a file on the Hugging Face
       Hub.
-    variables: The freshly initialized collections. Parameters and batch statistics are filled. If
-      the source is a file of weights, any other state that it has is filled too.
+    variables: The freshly initialized collections. Parameters, batch statistics and any other state
+      that the source has in equal shapes, such as the features of Performer, are filled.
     fit: The conditions.
 
   Raises:
@@ -206,8 +206,8 @@ def _warn_of_seen_examples(loaded: Loaded, source: str, fit: Fit) -> None:
 def _transfer_run(
   loaded: Loaded, source: str, variables: Mapping[str, Any], fit: Fit
 ) -> tuple[Any, Report]:
-  """Returns a new run's parameters and batch statistics, filled from another run, and a report."""
-  target = {name: variables[name] for name in TRANSFERRED if name in variables}
+  """Returns a new run's parameters and state, filled from another run, and a report."""
+  target = _find_target(variables, loaded.variables)
   with registry.trusting(False):
     before = token_layout(loaded.model, loaded.task.input_spec.shape)
   trained = {name: loaded.variables[name] for name in target if name in loaded.variables}
@@ -223,11 +223,7 @@ def _transfer_file(source: str, variables: Mapping[str, Any], fit: Fit) -> tuple
   """Returns a new run's parameters and state, filled from a published file, and a report."""
   heads = foreign.count_heads(variables["params"])
   trained, extra, ignored, posemb, grid = foreign.read_variables(source, heads)
-  stored = tree.name_leaves(trained)
-  leaves = tree.name_leaves(variables).items()
-  target = tree.nest(
-    {name: x for name, x in leaves if name in stored or name.split("/")[0] in TRANSFERRED}
-  )
+  target = _find_target(variables, trained)
   indices = _match_classes(fit.match_classes, None, trained)
   before = foreign.guess_layout(trained, grid)
   with naming(f"init_from={source!r}"):
@@ -236,6 +232,21 @@ def _transfer_file(source: str, variables: Mapping[str, Any], fit: Fit) -> tuple
   skipped = {**report.skipped, **_compare_positions(posemb, fit.network)}
   skipped |= _compare_heads(source, target)
   return filled, dataclasses.replace(report, unused=unused, ignored=ignored, skipped=skipped)
+
+
+def _find_target(variables: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the variables to fill: those of `TRANSFERRED`, and what the source has of any other.
+
+  The random features of Performer are such others. Features of another shape stay those of the run.
+  """
+  stored = tree.name_leaves(trained)
+  return tree.nest(
+    {
+      name: x
+      for name, x in tree.name_leaves(variables).items()
+      if name.split("/")[0] in TRANSFERRED or (name in stored and stored[name].shape == x.shape)
+    }
+  )
 
 
 def _read_positions(loaded: Loaded) -> dict[str, Any]:
