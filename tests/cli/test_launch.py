@@ -185,7 +185,8 @@ def test_the_table_shows_points_that_wait_and_that_others_train(tmp_path):
   live = Live(listed, tmp_path, "top1")
   fail(listed[1], tmp_path)
   live.update(listed[1], State.DONE)
-  live.show_rows(listed[0], [{"kind": "validation", "step": 4, "top1": 0.5}])
+  of_a_phase = {"kind": "validation", "step": 2, "alignment_error": 0.5}
+  live.show_rows(listed[0], [{"kind": "validation", "step": 4, "top1": 0.5}, of_a_phase])
   *table, end = live.table().splitlines()
   lines = [line.split() for line in table]
   assert end == "1 of 4 points" and lines[0] == [
@@ -198,7 +199,7 @@ def test_the_table_shows_points_that_wait_and_that_others_train(tmp_path):
     "%",
   ]
   assert lines[1:3] == [["softmax", "0/2", "1", "1"], ["fnet", "0/2", "1", "1"]]
-  shown = "softmax_seed-0 step 4 validation top-1 % 50.00 at step 4"
+  shown = "softmax_seed-0 step 2 validation top-1 % 50.00 at step 4"
   assert lines[3] == shown.split()
 
 

@@ -99,6 +99,22 @@ def test_every_trial_trains_all_seeds_and_the_best_is_named(made, quick, tmp_pat
   assert again.run(5, show(again)) and len(quick) == 10
 
 
+def test_a_combination_that_cannot_be_trained_fails_alone(made, quick, monkeypatch):
+  def refuse(*_, **__):
+    raise ConfigError("no")
+
+  search = made("optimizer.b2=uniform(0.9995,0.9999)")
+  monkeypatch.setattr(phases, "train", refuse)
+  with pytest.raises(ConfigError, match="no"):
+    search.run(2, show(search))
+  assert states(search) == ["FAIL"]
+  with pytest.raises(ConfigError, match="no"):
+    search.run(2, show(search))
+  assert states(search) == ["FAIL", "FAIL"] and search.run(2, show(search))
+  (value,) = search.study.trials[0].params.values()
+  assert search.points(search.study.trials[0].params)[0].config.optimizer.b2 == pytest.approx(value)
+
+
 def test_trials_share_an_opened_data_set(made, quick, monkeypatch):
   search, opened, opening, train = made(), [], sources.open_dataset, phases.train
 

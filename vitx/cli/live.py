@@ -70,7 +70,7 @@ class Live:
     step = f"step {rows[-1]['step']}" if rows else "has not begun"
     figure = ""
     for row in rows:
-      if row["kind"] == "validation":
+      if row["kind"] == "validation" and self.figure in row:  # an earlier phase may lack it
         value = format_figure(row[self.figure] * self._scale, self._digits)
         figure = f"validation {self._name} {value} at step {row['step']}"
     self._rows[point.name] = (step, figure)

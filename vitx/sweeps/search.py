@@ -30,11 +30,11 @@ from vitx.config.loader import load_config
 from vitx.config.overrides import split
 from vitx.data import sources
 from vitx.runtime import sharing
-from vitx.sweeps.points import FOLD, Point, expand, make_points
+from vitx.sweeps.points import FOLD, SEED, Point, expand, make_points
 from vitx.sweeps.sweep import POLL, Show, read_outcome, train_points
 from vitx.tasks import build_task
 from vitx.tasks.settle import complete_config
-from vitx.training.failures import PrunedError
+from vitx.training.failures import OutOfMemoryError, PrunedError
 from vitx.training.record.provenance import FREE
 from vitx.training.validation import watching
 
@@ -107,7 +107,7 @@ class Search:
     self._seeds, self._folds, self._directory = seeds, folds and folds.choices, directory
     Path(directory).mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    self.figure = build_task(complete_config(load_config(config))).figures[0]
+    self.figure = build_task(complete_config(load_config(config.replace(SEED, "0")))).figures[0]
     backend = JournalFileBackend(str(Path(directory, STORE)))
     self.study = optuna.create_study(
       storage=optuna.storages.JournalStorage(backend),
@@ -135,13 +135,18 @@ class Search:
       Whether all have ended; False if a signal ended this process's trial.
 
     Raises:
-      ConfigError: A combination of values cannot be trained.
+      ConfigError, OutOfMemoryError: A combination of values cannot be trained. Its trial has
+        failed, and a later call goes on with the next.
     """
     while True:
       with self._claim(count) as trial:
         if trial is not None:
-          if not self._train(trial, show):
-            return False
+          try:
+            if not self._train(trial, show):
+              return False
+          except (ConfigError, OutOfMemoryError):
+            self.study.tell(trial, state=optuna.trial.TrialState.FAIL)  # the next one goes on
+            raise
         elif all(other.state is not RUNNING for other in self.study.trials):
           return True
         else:
@@ -199,7 +204,7 @@ class Search:
     return True
 
   def points(self, params: Mapping[str, Any]) -> list[Point]:
-    """Returns the runs of a trial; numbers have three digits, by which the runs are named."""
+    """Returns the runs of a trial; numbers have six digits, by which the runs are named."""
     values = {field: [text] for field, text in _to_texts(params).items()}
     return make_points(expand(self._config, values), self._seeds, self._folds)
 
@@ -238,5 +243,5 @@ class Search:
 
 
 def _to_texts(params: Mapping[str, Any]) -> dict[str, str]:
-  """Returns values as texts; floats have three digits."""
-  return {k: f"{v:.3g}" if isinstance(v, float) else str(v) for k, v in params.items()}
+  """Returns values as texts; floats have six digits."""
+  return {k: f"{v:.6g}" if isinstance(v, float) else str(v) for k, v in params.items()}
