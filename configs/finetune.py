@@ -129,15 +129,15 @@ def list_beside(arg: str | None = None) -> dict[str, ConfigDict]:
   If `arg` replaces the mixer of a network, the network with its old mixer is shown.
   """
   config, mixer = _make(arg)
-  if config.model.token_mixer.to_dict() == mixer:
+  if config.model.to_dict().get("token_mixer") == mixer:
     return {}
   config.model = ConfigDict(config.model.to_dict() | {"token_mixer": mixer})
   config.phases = ConfigDict()
   return {"base": config}
 
 
-def _make(arg: str | None) -> tuple[ConfigDict, dict[str, Any]]:
-  """Returns the config of `arg`, and the network's mixer before `arg` replaces it."""
+def _make(arg: str | None) -> tuple[ConfigDict, dict[str, Any] | None]:
+  """Returns the config of `arg`, and the mixer, if any, that `arg` may replace."""
   row, overrides = parse_arg(arg, ROWS, default="deit_s")
   align, overrides = take_override(overrides, "swap.align", ALIGNMENTS)
   config = default_config()
@@ -151,12 +151,13 @@ def _make(arg: str | None) -> tuple[ConfigDict, dict[str, Any]]:
   if _find_source(overrides):  # the classes are those of the other data set
     config.model = ConfigDict({key: x for key, x in base.items() if key != "num_classes"})
   config = with_overrides(config, overrides)
-  if config.model.token_mixer.to_dict() != base["token_mixer"] and not config.init_from_except:
+  mixer = base.get("token_mixer")
+  if config.model.to_dict().get("token_mixer") != mixer and not config.init_from_except:
     config.init_from_except = (".*/token_mixer/.*",)
   if align != "none":
     config.phases = ConfigDict({"align": {}, "tune": {}} | config.phases.to_dict())
     _align(config, align, base)
-  return with_source_facts(config, "cifar10", num_classes=10), base["token_mixer"]
+  return with_source_facts(config, "cifar10", num_classes=10), mixer
 
 
 def _follow_row(config: ConfigDict, row: str) -> None:

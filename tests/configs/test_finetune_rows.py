@@ -124,8 +124,22 @@ def test_a_swap_has_the_network_and_the_data_of_its_base(base):
   assert not finetune.list_beside(f"swap,init_from={base}")
 
 
+@pytest.mark.parametrize("mixer", [None, "softmax"])
+def test_a_base_may_name_its_mixer_or_leave_it_out(base, mixer):
+  config = wd.read_config(str(base))
+  del config["model"]["token_mixer"]
+  wd.write_json(
+    str(base),
+    "config.json",
+    config | {"model": config["model"] | ({"token_mixer": mixer} if mixer else {})},
+  )
+  adapted = finetune.get_config(f"lora,init_from={base}")
+  assert adapted.model.token_mixer.to_dict() == {"name": "softmax"} and not adapted.init_from_except
+  assert finetune.list_beside(f"swap,init_from={base},token_mixer=fnet")
+
+
 def test_a_swap_of_published_weights_has_their_network():
-  config = finetune.get_config("swap,init_from=timm:deit_tiny_patch16_224,token_mixer=fnet")
+  config = finetune.get_config("swap,init_from=timm:deit_tiny_patch16_224.fb_in1k,token_mixer=fnet")
   deit = imagenet.get_config("deit_ti").model.to_dict()
   assert config.model.to_dict() == deit | {"token_mixer": {"name": "fnet"}}
   assert config.init_from_except == (".*/token_mixer/.*",)

@@ -169,11 +169,16 @@ def test_lengths_follow_from_the_number_of_examples(overrides, expected):
   assert make_experiment(settled).settings == settled
 
 
+def test_pairs_that_are_mixed_are_not_torn_apart():
+  with pytest.raises(ConfigError, match=r"batch_size=30 does not split .*; take a multiple of 4"):
+    make_experiment(runs.tiny("batch_size=30"))  # 15 images for each of two devices
+
+
 def test_a_batch_is_halved_while_it_has_all_micro_batches():
   few = ("batch_size=96", "min_steps_per_epoch=1000")
   assert making.halve_batch(runs.tiny(*few, "grad_accum_steps=32"), 1294) == 96
   with pytest.raises(ConfigError, match=r"^batch_size=48 does not split.*a multiple of 32"):
-    make_experiment(runs.tiny(*few, "grad_accum_steps=16"))
+    make_experiment(runs.tiny(*few, "grad_accum_steps=16", "augment.mixup=0.0"))
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,14 @@ def _tags(loaded: Loaded) -> str:
 
 def _summary(loaded: Loaded, network: ForeignNetwork | None) -> str:
   names = "vitx" if network is None else "timm" if network.code else network.family
-  return (
-    f"Weights of {code(loaded.settings.model.name)}, step {loaded.step} of a run of vitx, under the"
-    f" names of {names}. The task is {code(loaded.settings.task.name)}."
+  task = loaded.settings.task
+  card = (
+    f"Weights of {code(loaded.settings.model.name)} after {loaded.step} steps of training by vitx,"
+    f" under the names of {names}. The task is {code(task.name)}."
   )
+  if task.get("target_std"):
+    card += f" A prediction is the output times {task.target_std} plus {task.target_mean}."
+  return card
 
 
 def _training(loaded: Loaded, config: Mapping[str, Any], *, with_command: bool) -> list[str]:

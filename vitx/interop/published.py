@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from vitx.config.errors import ConfigError, naming
 from vitx.config.loader import load_config
 from vitx.config.settings import to_config
@@ -105,6 +107,7 @@ def find_config(source: str) -> Any:
   if known is not None:
     return load_config(known.row)
   from vitx.interop.repository import is_weights, read_run_settings
+  from vitx.models import find_mixer
 
   if is_weights(source):
     raise ConfigError(
@@ -112,7 +115,10 @@ def find_config(source: str) -> Any:
       " deit_s, in place of swap."
     )
   with naming(f"init_from={source!r}"):
-    return to_config(read_run_settings(source))
+    config = to_config(read_run_settings(source))
+  if mixer := find_mixer(config.model):
+    config.model.token_mixer = ConfigDict(mixer)  # a run need not name it
+  return config
 
 
 def check_digest(path: str) -> None:

@@ -129,7 +129,12 @@ def read_run_settings(source: str) -> RunSettings:
   """Returns the resolved settings of a repository or of a run (of the last of its phases)."""
   folder = find_folder(source)
   if folder is None:
-    return without_lora(read_settings(wd.read_config(wd.find_run(source))))
+    place = wd.find_run(source)
+    config = wd.read_config(place)
+    wd.follow_places(
+      config["data"], (wd.read_json(place, wd.ENVIRONMENT).get("data") or {}).get("places", {})
+    )
+    return without_lora(read_settings(config))
   return read_settings(wd.read_json(folder, wd.REPOSITORY)["config"])
 
 

@@ -29,9 +29,9 @@ LEAST = 4  # the fewest examples for a device of one core; the speed with fewer 
 HOST_DEVICES = "xla_force_host_platform_device_count"
 
 
-def check_batch(batch_size: int, grad_accum_steps: int) -> None:
-  """Checks that a batch divides evenly among the devices and micro-batches."""
-  parts = jax.device_count() * grad_accum_steps
+def check_batch(batch_size: int, grad_accum_steps: int, multiple: int = 1) -> None:
+  """Checks that devices and micro-batches get equal parts of a batch, multiples of `multiple`."""
+  parts = jax.device_count() * grad_accum_steps * multiple
   if batch_size % parts:
     raise ConfigError(
       f"batch_size={batch_size} does not split evenly over {jax.device_count()} devices x"

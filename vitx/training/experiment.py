@@ -317,6 +317,11 @@ def halve_batch(settings: RunSettings, examples: int) -> int:
   return batch
 
 
+def find_multiple(settings: RunSettings) -> int:
+  """Returns 2 if pairs of images are mixed, which takes an even number on each device, else 1."""
+  return 2 if settings.augment.mixup or settings.augment.cutmix else 1
+
+
 def fit_to_examples(settings: RunSettings, examples: int) -> RunSettings:
   """Returns settings whose batch size and durations fit the number of training examples.
 
@@ -324,7 +329,7 @@ def fit_to_examples(settings: RunSettings, examples: int) -> RunSettings:
   as "5%" or "30 epochs, at least 200 steps" become plain numbers of steps, see `durations.settle`.
   """
   batch = halve_batch(settings, examples)
-  parallel.check_batch(batch, settings.grad_accum_steps)
+  parallel.check_batch(batch, settings.grad_accum_steps, find_multiple(settings))
   if batch > examples:
     raise ConfigError(
       f"batch_size={batch} is larger than the {examples} training examples; lower it."
@@ -386,7 +391,7 @@ def batch_shapes(task: Task, rows: int) -> dict[str, jax.ShapeDtypeStruct]:
 
 def _check_without_data(settings: RunSettings) -> None:
   """Checks the fields that need no data, since to open the data set may take a minute."""
-  parallel.check_batch(settings.batch_size, settings.grad_accum_steps)
+  parallel.check_batch(settings.batch_size, settings.grad_accum_steps, find_multiple(settings))
   find_optimizer(settings.optimizer)
   build(SCHEDULES, settings.schedule, "schedule", hidden=("run",))
   weights = settings.evaluation.weights

@@ -27,7 +27,7 @@ from vitx.runtime.weights import check_teacher
 from vitx.tasks import settle
 from vitx.training import durations, loop
 from vitx.training.distributed import is_writer
-from vitx.training.experiment import Experiment, halve_batch, make_experiment
+from vitx.training.experiment import Experiment, find_multiple, halve_batch, make_experiment
 from vitx.training.loop import Result
 from vitx.training.record import provenance
 from vitx.training.restore import check_phase, check_source
@@ -139,9 +139,7 @@ def use_cores(configs: Iterable[Mapping[str, Any]]) -> None:
   for config in configs:
     runs += split_phases(config, "").values() if config.get("phases") else [settle.read(config)]
   batches = [halve_batch(run, 0) // run.grad_accum_steps for run in runs]
-  # Pairs of images are mixed on one device, which then needs an even number of them.
-  is_mixed = any(run.augment.mixup or run.augment.cutmix for run in runs)
-  parallel.use_cores(batches, multiple=2 if is_mixed else 1)
+  parallel.use_cores(batches, multiple=max(map(find_multiple, runs)))
 
 
 def check(config: ConfigDict, workdir: str | Path) -> list[Experiment]:
