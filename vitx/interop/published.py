@@ -11,8 +11,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from vitx.config.errors import ConfigError, naming
 from vitx.config.loader import load_config
 from vitx.config.settings import to_config
@@ -117,7 +115,7 @@ def find_config(source: str) -> Any:
   with naming(f"init_from={source!r}"):
     config = to_config(read_run_settings(source))
   if mixer := find_mixer(config.model):
-    config.model.token_mixer = ConfigDict(mixer)  # a run need not name it
+    config.model.token_mixer = mixer  # a run need not name it
   return config
 
 
