@@ -78,7 +78,7 @@ def command(monkeypatch, tmp_path, capsys):
   """
 
   def run(loaded, name, *arguments):
-    monkeypatch.setattr(opening, "load_model", lambda *_, **__: loaded)
+    monkeypatch.setattr(opening.repository, "load", lambda *_, **__: loaded)
     status = main([name, "--workdir", str(tmp_path), *map(str, arguments)])
     return status, *capsys.readouterr()
 

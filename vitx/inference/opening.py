@@ -29,7 +29,7 @@ from vitx.data.readable import warn_of_unread
 from vitx.data.sources import find_opener, open_dataset
 from vitx.data.splits import assign
 from vitx.inference.ensemble import Ensemble
-from vitx.interop.repository import load
+from vitx.interop import repository
 from vitx.runtime import cache
 from vitx.runtime.weights import make_fit
 from vitx.tasks.base import Task, init_variables
@@ -48,9 +48,9 @@ def open_model(
   weights: str | None = None,
   source: str | None = None,
   trust_code: bool = False,
-  load: Callable[..., Loaded] = load,
+  load: Callable[..., Loaded] | None = None,
 ) -> Iterator[Loaded]:
-  """Yields the model; `load` loads that of a workdir or a repository.
+  """Yields the model; `load`, by default `vitx.load`, reads that of a workdir or a repository.
 
   If `trust_code` is set, code that the run's config names may be imported inside the `with` block.
   Code that `source` names, which is the caller's own, may be imported in any case.
@@ -68,7 +68,9 @@ def open_model(
     if source is not None:
       find_opener(source)
     with registry.trusting(trust_code):
-      yield model if isinstance(model, Loaded) else load(model, checkpoint, weights=weights)
+      if not isinstance(model, Loaded):
+        model = (load or repository.load)(model, checkpoint, weights=weights)
+      yield model
 
 
 def change_folder(loaded: Loaded, data_dir: str | None = None) -> DataSettings:
