@@ -349,6 +349,8 @@ RECIPES = (
     ("recipes_cifar10/200_labels", "NNONON"),
     ("recipes_imagenette/10_labels", "ONHHHO"),
     ("recipes_imagenette/50_labels", "NNHOHN"),
+    ("recipes_imagenette/200_labels", "NNNNHN"),
+    ("recipes_tiny_imagenet/10_labels", "NNHHHN"),
   ],
 )
 def test_the_verdicts_on_recipes_follow_from_their_runs(place, verdicts):
