@@ -132,8 +132,7 @@ def load(
   `add_base` is needed for a run with adapters, whose checkpoints lack the other parameters.
   """
   workdir = wd.find_run(workdir)
-  config, data = wd.read_config(workdir), wd.read_data(workdir)
-  wd.follow_places(config["data"], data.get("places", {}))
+  config, data = wd.read_run(workdir)
 
   def read(settings: RunSettings, task: Task, shapes: dict[str, Any]) -> tuple[dict[str, Any], int]:
     restored = _read(workdir, checkpoint)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,26 +102,29 @@ def read_metrics(workdir: str | Path) -> list[dict[str, Any]]:
   For a run of several phases, these are the rows of the last phase that has a checkpoint.
   """
   rows = []
-  for path in _files(epath.Path(find_run(workdir))):
-    for number, line in enumerate(_split(path.read_text()), 1):
-      try:
-        rows.append(json.loads(line))
-      except ValueError as error:
-        raise ConfigError(f"line {number} of {path} is damaged: {error}") from error
+  for path, number, line in _read_lines(find_run(workdir)):
+    try:
+      rows.append(json.loads(line))
+    except ValueError as error:
+      raise ConfigError(f"line {number} of {path} is damaged: {error}") from error
   return rows
 
 
 def read_test_row(workdir: str | Path) -> dict[str, Any] | None:
   """Returns the row of a run's metrics on *test*; None until its last phase has ended."""
-  names = read_phases(workdir)
-  if names and find_run(workdir) != join(workdir, names[-1]):
+  run, phases = find_run(workdir), read_phases(workdir)
+  if phases and run != join(workdir, phases[-1]):
     return None
-  lines = (
-    line for path in _files(epath.Path(find_run(workdir))) for line in _split(path.read_text())
-  )
   # To parse all rows would take 30 times as long, and a sweep asks often.
-  rows = (json.loads(line) for line in lines if '"test"' in line)
+  rows = (json.loads(line) for _, _, line in _read_lines(run) if '"test"' in line)
   return next((row for row in rows if row["kind"] == "test"), None)
+
+
+def _read_lines(workdir: str) -> Iterator[tuple[epath.Path, int, str]]:
+  """Yields the lines of a run's rows, each with its file and its number there."""
+  for path in _files(epath.Path(workdir)):
+    for number, line in enumerate(_split(path.read_text()), 1):
+      yield path, number, line
 
 
 def _split(text: str) -> list[str]:

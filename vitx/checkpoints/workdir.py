@@ -160,6 +160,13 @@ def read_data(workdir: str | Path) -> dict[str, Any]:
   return data
 
 
+def read_run(workdir: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
+  """Reads the config of a run, with relative paths as `follow_places` sets them, and its record."""
+  config, data = read_config(workdir), read_data(workdir)
+  follow_places(config["data"], data.get("places", {}))
+  return config, data
+
+
 def find_data(workdir: str | Path) -> dict[str, Any]:
   """Returns a run's record of its data if it has class names; {} otherwise.
 

@@ -127,15 +127,8 @@ def is_weights(source: str) -> bool:
 
 def read_run_settings(source: str) -> RunSettings:
   """Returns the resolved settings of a repository or of a run (of the last of its phases)."""
-  folder = find_folder(source)
-  if folder is None:
-    place = wd.find_run(source)
-    config = wd.read_config(place)
-    wd.follow_places(
-      config["data"], (wd.read_json(place, wd.ENVIRONMENT).get("data") or {}).get("places", {})
-    )
-    return without_lora(read_settings(config))
-  return read_settings(wd.read_json(folder, wd.REPOSITORY)["config"])
+  _, config, _ = _read_record(source, find_folder(source))
+  return without_lora(read_settings(config))
 
 
 def load_shapes(source: str) -> Loaded:
@@ -145,15 +138,19 @@ def load_shapes(source: str) -> Loaded:
   allows.
   """
   folder = find_folder(source)
+  place, config, data = _read_record(source, folder)
+  if folder is None and not wd.list_steps(place):
+    raise ConfigError("it has no checkpoint yet; wait until that run saves one.")
+  return assemble(place, config, data, lambda *x: (tree.zeros(x[-1]), 0), trust_code=False)
+
+
+def _read_record(source: str, folder: str | None) -> tuple[str, dict[str, Any], dict[str, Any]]:
+  """Returns the place, the config and the record of the data of a repository or of a run."""
   if folder is None:
     place = wd.find_run(source)
-    config, data = wd.read_config(place), wd.read_data(place)
-    if not wd.list_steps(place):
-      raise ConfigError("it has no checkpoint yet; wait until that run saves one.")
-  else:
-    place, record = source, wd.read_json(folder, wd.REPOSITORY)
-    config, data = record["config"], record["data"]
-  return assemble(place, config, data, lambda *x: (tree.zeros(x[-1]), 0), trust_code=False)
+    return place, *wd.read_run(place)
+  record = wd.read_json(folder, wd.REPOSITORY)
+  return source, record["config"], record["data"]
 
 
 def to_stored(variables: Mapping[str, Any], names: str) -> dict[str, np.ndarray]:
