@@ -29,6 +29,8 @@ COUNTS = {
   (cifar10, "resnet56"): 853_018,
   (cifar10, "convmixer"): 594_186,
   (cifar10, "fast"): 416_450,
+  (cifar10, "fast_resnet20"): 269_722,
+  (cifar10, "fast_convmixer"): 170_634,
   # Two matrices (197, 49) in each layer.
   (imagenet, "deit_s_linformer"): 22_050_664 + 12 * 2 * 197 * 49,
   # The authors' code: 9 x 296,448 in the blocks, and 12 temperatures in each layer of `l_`.
@@ -62,6 +64,8 @@ SHALLOW = {
   (cifar10, "resnet20,model.depth=8"): ("resnet56",),
   (cifar10, "convmixer,model.depth=1"): (),
   (cifar10, "fast,model.depth=1,schedule.warmup=1 epochs"): (),
+  (cifar10, "fast_resnet20,model.depth=8"): (),
+  (cifar10, "fast_convmixer,model.depth=1"): (),
   (imagenet, "deit_ti,model.depth=1"): imagenet.DEIT_ROWS[1:],
   (imagenet, "lv_vit_t,model.depth=1"): ("lv_vit_s", "lv_vit_m"),
   (small_data, "cifar10_sl_vit,model.depth=1"): small_data.ROWS[:3],
