@@ -40,9 +40,9 @@ Facts = tuple[str, Any]  # name and mode of the primary figure
 RUNS, TABLE, INDEX = "runs.csv", "table.md", "README.md"
 INDEX_HEAD = """# Results by source and design
 
-Each line is a table that one command measured; its page has intervals, curves, data and versions.
-The figures are mean ± standard deviation over seeds. `vitx sweep` and `vitx reproduce` write this
-page from the files in its folder.
+Each line is a table that one command measured. Its page has intervals, curves, data and versions; a
+CSV file without a page was made in another way. The figures are mean ± standard deviation over
+seeds. `vitx sweep` and `vitx reproduce` write this page from the files in its folder.
 
 | design | test figures | runs | date | hardware | command |
 |---|---|---|---|---|---|
