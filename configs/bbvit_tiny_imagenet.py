@@ -22,7 +22,6 @@ from vitx.config import parse_arg, take_override, with_overrides, with_source_fa
 from vitx.configs.bbvit_imagenette import FLAT_ROWS, RECIPES, make_config
 
 ROWS = FLAT_ROWS
-PUBLISHED: dict[str, dict] = {}
 
 
 def get_config(arg: str | None = None) -> ConfigDict:

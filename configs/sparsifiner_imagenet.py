@@ -31,7 +31,6 @@ the L1 norm is not known; ours is the default of the code's argument parser, and
 phase 1.
 """
 
-import dataclasses
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -169,80 +168,3 @@ def _phase1(attention_weight: float, is_l1: bool) -> dict[str, Any]:
     weight_decay_mask="rank_but_bases" if is_l1 else "rank",
     schedule=dict(name="cosine", warmup="3 epochs", final=2 / 3),
   )
-
-
-# "MHSA" in the paper means the two products with the attention matrix and the predictor, without
-# projections; its FLOPs are multiply-adds (Tables 1 to 3).
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-  """The sizes of a backbone that determine its attention's multiply-adds.
-
-  In each head, a predictor selects the keys of each query. It computes S coefficients for each
-  patch, sets the small ones to zero, and multiplies them by a sparse basis of S vectors over the n
-  tokens.
-
-  Attributes:
-    depth: The number of layers, L.
-    tokens: The number of tokens, n, including the class token.
-    width: The width of a token, d.
-    heads: The number of heads, H.
-    density: The share s of the multiplications of a coefficient by a basis element in which neither
-      factor is zero. It follows from the published figures.
-    slots: The number S of coefficients of a patch, which the predictor computes by mixing the keys
-      into S slots.
-    channel_divisor: The factor by which the predictor reduces a head's channels.
-  """
-
-  depth: int
-  tokens: int
-  width: int
-  heads: int
-  density: float
-  slots: int = 32
-  channel_divisor: int = 2
-
-
-SIZES = {
-  "deit_s": Sizes(12, 197, 384, 6, 0.13 * 0.092),
-  "lv_vit_s": Sizes(16, 197, 384, 6, 0.0197),
-  "lv_vit_m": Sizes(20, 197, 512, 8, 0.0172),
-}
-
-
-def dense_macs(sizes: Sizes) -> int:
-  """Returns the multiply-adds of dense attention, 2 n² d per layer for n tokens of width d."""
-  return 2 * sizes.depth * sizes.tokens**2 * sizes.width
-
-
-def published_macs(sizes: Sizes, budget: int) -> float:
-  """Returns the multiply-adds that reproduce the paper's tables.
-
-  They include attention from each patch to B keys and from the class token to all keys, and these
-  parts of the predictor: one reduction of channels, one mixing of the keys into slots, the product
-  of queries and mixed keys at half the channels, and the product of the sparse coefficients and the
-  sparse basis. The sum is linear in B, and was fitted to the tables: 75.28 M + 1.80634 M B for
-  DeiT-S. We guess the parts of the constant; the guess lacks one product of the released code.
-
-  Args:
-    sizes: The sizes of the backbone.
-    budget: The number of keys to keep, B.
-  """
-  n, d, S = sizes.tokens, sizes.width, sizes.slots
-  sparse = sizes.density * sizes.heads * (n - 1) * n * S
-  attention = 2 * (n - 1) * d * budget + 2 * n * d
-  reduced = d // sizes.channel_divisor
-  return sizes.depth * (attention + n * d * S + (n - 1) * d * S + (n - 1) * reduced * S + sparse)
-
-
-def released_macs(sizes: Sizes, budget: int) -> float:
-  """Returns the multiply-adds in the released code, with its sparse product counted as sparse.
-
-  They include both reductions of channels, the mixing of the keys into slots, the product of
-  queries and mixed keys, and attention as in `published_macs`. The released code itself multiplies
-  dense matrices.
-  """
-  n, d, S = sizes.tokens, sizes.width, sizes.slots
-  reduced = d // sizes.heads // sizes.channel_divisor  # the reduced channels of a head
-  predictor = 2 * n * d * reduced + 2 * n * sizes.heads * reduced * S
-  sparse = sizes.density * sizes.heads * (n - 1) * n * S
-  return sizes.depth * (2 * (n - 1) * d * budget + 2 * n * d + predictor + sparse)

@@ -4,7 +4,7 @@ import collections
 import contextlib
 from collections.abc import Iterator
 
-from vitx.ops.context import assigned
+from vitx.config.context import assigned
 from vitx.runtime import sharing
 
 _results: collections.OrderedDict = collections.OrderedDict()

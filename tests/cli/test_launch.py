@@ -18,7 +18,7 @@ from vitx.cli.live import Live
 from vitx.cli.main import main
 from vitx.config.errors import ConfigError, MissingExtraError
 from vitx.runtime.signals import EXIT_INTERRUPTED, StopRequest
-from vitx.sweeps.sweep import FAILED, State, train_points
+from vitx.sweeps.sweep import State, train_points
 from vitx.sweeps.workers import ONLY_ONE, WORKER
 
 # sbatch keeps its file, or refuses a partition as Slurm does; squeue lists the tasks of a file.
@@ -50,7 +50,7 @@ def slurm(tmp_path, monkeypatch):
 def fail(point, directory):
   """Records that a point has failed, which is a result."""
   (directory / point.name).mkdir(parents=True, exist_ok=True)
-  wd.write_json(directory / point.name, FAILED, {"error": "loss is nan"})
+  wd.write_json(directory / point.name, wd.FAILED, {"error": "loss is nan"})
 
 
 def test_a_launch_starts_a_task_for_each_point_that_has_none(tmp_path, slurm, capsys):

@@ -21,6 +21,7 @@ from tests.cli.sweeps import TINY, points
 from tests.training.test_loop import same
 from vitx.analysis.comparison import Method, Outcome
 from vitx.checkpoints import lock
+from vitx.checkpoints import workdir as wd
 from vitx.cli import sweep
 from vitx.cli.live import Live
 from vitx.cli.main import main
@@ -33,7 +34,7 @@ from vitx.runtime.signals import StopRequest
 from vitx.sweeps import points as listing
 from vitx.sweeps import results as writing
 from vitx.sweeps import sweep as trained
-from vitx.sweeps.sweep import POINT, State, train_points
+from vitx.sweeps.sweep import State, train_points
 from vitx.training import phases
 from vitx.training.failures import NonFiniteError
 from vitx.training.loop import Result
@@ -117,7 +118,7 @@ def test_points_that_another_process_trains_are_left_to_it(tmp_path, quick, monk
 
   def finish_elsewhere(_):
     assert quick == ["fnet_seed-0"]
-    trained.wd.write_json(busy, POINT, {"config": trained.wd.to_plain(planned[0].config)})
+    wd.write_json(busy, wd.POINT, {"config": wd.to_plain(planned[0].config)})
     phases.train(planned[0].config, busy)
     quick.pop()
     other.release()
@@ -198,7 +199,7 @@ def test_a_workdir_of_another_sweep_or_of_no_sweep_is_refused(tmp_path, quick):
   other = points(seeds=1, config=f"digits.py:{runs.replace(TINY, 'batch_size=16')}")
   with pytest.raises(ConfigError, match=r"batch_size: 32 in the workdir, 16 now"):
     train_points(other, tmp_path, Silent())
-  (tmp_path / "softmax_seed-0" / POINT).unlink()
+  (tmp_path / "softmax_seed-0" / wd.POINT).unlink()
   with pytest.raises(ConfigError, match="is a run of its own, not a point"):
     train_points(points(seeds=1), tmp_path, Silent())
 
@@ -336,11 +337,11 @@ def test_only_rows_have_published_figures(quick, monkeypatch):
 def test_curves_are_read_from_runs_and_sweeps(tmp_path, quick, capsys):
   assert train_points(points(), tmp_path / "sweep", Silent())
   alone = shutil.copytree(tmp_path / "sweep" / "fnet_seed-1", tmp_path / "vanilla_w96_d8")
-  (alone / POINT).unlink()
+  (alone / wd.POINT).unlink()
   paths = find_runs([tmp_path / "sweep", alone])
   assert [Path(run).name for run in paths[:2]] == ["fnet_seed-0", "fnet_seed-1"] and len(paths) == 5
   (tmp_path / "sweep" / "claimed").mkdir()
-  trained.wd.write_json(tmp_path / "sweep" / "claimed", POINT, {"config": {}})  # it has not begun
+  wd.write_json(tmp_path / "sweep" / "claimed", wd.POINT, {"config": {}})  # it has not begun
   assert find_runs([tmp_path / "sweep", alone]) == paths
   curves, figure = read_curves(paths)
   methods = [curve.method for curve in curves[2:]]
@@ -476,7 +477,7 @@ def test_parallel_processes_stop_together_and_give_the_bits_of_one(tmp_path):
   assert main([*command(tmp_path / "alone", tmp_path / "out"), "--seeds=3"]) == 0
   workdir, names = tmp_path / "sweep", [f"fnet_seed-{seed}" for seed in range(3)]
   both = start(workdir, tmp_path / "own", "--seeds=3", "--parallel=2")
-  begun = lambda: len([*workdir.glob(f"*/{POINT}")])  # noqa: E731
+  begun = lambda: len([*workdir.glob(f"*/{wd.POINT}")])  # noqa: E731
   wait_for(lambda: begun() > 1 and any(trained.is_done(str(workdir / x)) for x in names), both)
   both.send_signal(signal.SIGTERM)
   assert "2 processes train" in runs.finish(both, 75)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from configs.sparsifiner_imagenet import SIZES, dense_macs, published_macs, released_macs
+from tests.benchmarks.sparsifiner import SIZES, dense_macs, published_macs, released_macs
 from vitx.ops.kernels.selection import count_kept
 
 # Kept keys, and the printed millions (Wei et al. 2023, the tables of both backbones).

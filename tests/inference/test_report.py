@@ -15,7 +15,7 @@ from vitx.config.errors import ConfigError
 from vitx.config.fields import read_settings
 from vitx.inference import report, subject
 from vitx.inference.evaluate import evaluate, evaluate_split
-from vitx.inference.report import write_report
+from vitx.inference.report import PAGE, TEXT, write_report
 from vitx.inference.visualize import Options, visualize
 from vitx.tasks.figures import table
 
@@ -67,7 +67,8 @@ def test_foreign_names_are_plain_text(evaluated, tmp_path):
   loaded = dataclasses.replace(evaluated.loaded, data=data)
   result = evaluated.result | {"source": f"folder:/home/me/{STRANGE}"}
   other = dataclasses.replace(evaluated, loaded=loaded, result=result, examples=Named(evaluated))
-  page, text = (path.read_text() for path in write_report(other, tmp_path))
+  write_report(other, tmp_path)
+  page, text = ((tmp_path / name).read_text() for name in (PAGE, TEXT))
   assert "<script" not in page and "&lt;script&gt;alert(1)" in page and "\x1b" not in page + text
   assert "/home/me" not in page + text
   prose = re.sub(r"(`+) ?.*? ?\1", "", text)  # Code may contain anything.

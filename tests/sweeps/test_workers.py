@@ -10,7 +10,7 @@ from vitx.checkpoints import workdir as wd
 from vitx.runtime.parallel import count_cores
 from vitx.runtime.signals import EXIT_INTERRUPTED
 from vitx.sweeps import workers
-from vitx.sweeps.sweep import FAILED, State
+from vitx.sweeps.sweep import State
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_points_are_shown_when_a_process_has_ended_them(tmp_path, begun, monkeyp
 
   def progress(_):
     if len(shown) < 2:
-      wd.write_json(tmp_path / listed[len(shown)].name, FAILED, {"error": "loss is nan"})
+      wd.write_json(tmp_path / listed[len(shown)].name, wd.FAILED, {"error": "loss is nan"})
     else:
       begun[0].returncode, begun[1].returncode = -signal.SIGKILL, 1
 

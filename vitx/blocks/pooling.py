@@ -4,14 +4,14 @@ The attribute `prefix` of a pool is the number of learned tokens that the model 
 grid for it.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from vitx.config.checks import NonNegative, PositiveInt
-from vitx.layers.mlp import ACTIVATIONS, MLP
+from vitx.layers.mlp import ACTIVATIONS, MLP, Activation
 from vitx.layers.projections import XAVIER
 from vitx.ops.layout import TokenLayout
 
@@ -100,7 +100,7 @@ class AttentionPooling(nn.Module):
 
   num_heads: PositiveInt | None = None
   mlp_dim: PositiveInt | None = None
-  activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "gelu"
+  activation: Activation = "gelu"
 
   def resolve_sizes(self, width: int) -> tuple[int, int]:
     """Returns the number of heads H and the hidden width of the MLP for C channels."""

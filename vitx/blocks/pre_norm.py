@@ -1,6 +1,6 @@
 """The pre-norm block of the vision transformer, and the block of CCT."""
 
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from vitx.blocks.base_block import Block
 from vitx.blocks.token_reduction import Reduce
 from vitx.config.checks import NonNegative, Positive, Rate
-from vitx.layers.mlp import ACTIVATIONS
+from vitx.layers.mlp import ACTIVATIONS, Activation
 from vitx.ops.layout import TokenLayout
 
 
@@ -27,7 +27,7 @@ class PreNormBlock(Block):
   """
 
   mixer_dropout: Rate | None = None
-  activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "gelu"
+  activation: Activation = "gelu"
   branch_divisor: Positive = 1.0
   layer_scale: NonNegative | None = None
 

@@ -1,12 +1,10 @@
 """The residual block of the Sparse Transformer."""
 
-from typing import Literal
-
 import jax
 
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.layers.dropout import Dropout
-from vitx.layers.mlp import MLP, gelu
+from vitx.layers.mlp import MLP, Activation, gelu
 
 
 class SparseTransformerBlock(PreNormBlock):
@@ -15,7 +13,7 @@ class SparseTransformerBlock(PreNormBlock):
   The MLP's activation is x · sigmoid(1.702 x). Dropout is applied only at the end of each branch.
   """
 
-  activation: Literal["gelu", "gelu_tanh", "quick_gelu", "relu"] = "quick_gelu"
+  activation: Activation = "quick_gelu"
 
   def apply_mlp(self, x: jax.Array, train: bool, activation=gelu) -> jax.Array:
     """Applies the MLP with the given activation to (B, N, C), then dropout."""

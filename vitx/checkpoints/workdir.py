@@ -15,6 +15,7 @@ from etils import epath
 
 from vitx.checkpoints.directory import Directory
 from vitx.checkpoints.outputs import check_folder
+from vitx.config.choices import to_plain as to_plain
 from vitx.config.errors import ConfigError
 from vitx.files import reading, replace_text
 
@@ -27,7 +28,7 @@ WEIGHT_FIELDS = ("init_from", "task.teacher")
 PATH_FIELDS = ("data.source", "data.data_dir", "data.exclude", *WEIGHT_FIELDS)
 POINT = "point.json"  # the point of a sweep (one of its runs) that a workdir belongs to
 FAILED = "failed.json"  # the reason why a point ended without a result
-TRACKING = "tracking.json"  # the tracker of a run, and the rows that the tracker has
+TRACKING = "tracking.json"  # a tracker's config, its id of the run, and the keys of its rows
 # The files that show that a folder belongs to a run or has a published model, and all files and
 # folders that must not be lost there.
 SIGNS = (ENVIRONMENT, PHASES, POINT, REPOSITORY)
@@ -83,15 +84,6 @@ def locate_checkpoints(workdir: str | Path) -> str:
 def list_steps(workdir: str | Path) -> list[int]:
   """Returns the steps of a run's complete checkpoints, ascending."""
   return Directory(locate_checkpoints(workdir)).steps()
-
-
-def to_plain(value: Any) -> Any:
-  """Converts a config or settings to JSON values: dicts, lists, numbers, strings."""
-  if hasattr(value, "items"):
-    return {key: to_plain(item) for key, item in value.items()}
-  if isinstance(value, tuple | list):
-    return [to_plain(item) for item in value]
-  return value
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -172,9 +164,8 @@ def find_data(workdir: str | Path) -> dict[str, Any]:
 
   If `workdir` belongs to a phase that recorded none, another phase of the run provides the record.
   """
-  check_name(workdir)
   whole, _, phase = str(workdir).rstrip("/").rpartition("/")
-  phases = read_json(whole, PHASES).get("phases", ()) if whole else ()
+  phases = read_phases(whole) if whole else ()
   for run in [str(workdir), *(join(whole, name) for name in phases if phase in phases)]:
     data = read_json(run, ENVIRONMENT).get("data") or {}
     if data.get("class_names"):

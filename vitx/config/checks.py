@@ -52,23 +52,21 @@ Finite = Annotated[float, Range("(-inf, inf)")]
 SEQUENCES = (tuple, list, Sequence)
 
 
-def check_number(value: Any, field: str, interval: str) -> float:
-  """Returns `value` if it is a finite number in `interval`, such as "[0, 1)"."""
+def check_number(value: Any, field: str, interval: str) -> None:
+  """Checks that `value` is a finite number in `interval`, such as "[0, 1)"."""
   number = isinstance(value, int | float) and not isinstance(value, bool)
   if not number or not abs(value) <= sys.float_info.max:  # This also refuses nan.
     raise ConfigError(f"{field}={value!r} is not a number; it must lie in {interval}")
   if value not in Range(interval):
     raise ConfigError(f"{field}={value!r} is out of range; it must lie in {interval}")
-  return value
 
 
-def check_integer(value: Any, field: str, interval: str = "[0, inf)") -> int:
-  """Returns `value` if it is an integer in `interval`."""
+def check_integer(value: Any, field: str, interval: str) -> None:
+  """Checks that `value` is an integer in `interval`."""
   if isinstance(value, bool) or not isinstance(value, int):
     raise ConfigError(f"{field}={value!r} must be an integer in {interval}")
   if value not in Range(interval):
     raise ConfigError(f"{field}={value!r} is out of range; it must be an integer in {interval}")
-  return value
 
 
 def check_choice(value: Any, field: str, choices: Sequence[Any]) -> Any:

@@ -5,17 +5,18 @@ second. A command that only reads a config can do without: within `known`, the r
 choices that ship with vitx replace their modules.
 """
 
-import contextlib
 import contextvars
 import inspect
 import math
 import re
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from vitx.config import registry
 from vitx.config.checks import Range, base_types
+from vitx.config.context import assigned
 from vitx.config.fields import named_choices
 
 ChoiceRecord = Mapping[str, Any]
@@ -23,14 +24,9 @@ ChoiceRecord = Mapping[str, Any]
 _known: contextvars.ContextVar[Mapping[str, ChoiceRecord]] = contextvars.ContextVar("known")
 
 
-@contextlib.contextmanager
-def known(records: Mapping[str, ChoiceRecord]) -> Iterator[None]:
+def known(records: Mapping[str, ChoiceRecord]) -> AbstractContextManager[None]:
   """Lets a `with` block use the records that `record_all` returned, in place of modules."""
-  token = _known.set(records)
-  try:
-    yield
-  finally:
-    _known.reset(token)
+  return assigned(_known, records)
 
 
 def find(field: str, name: str, model: str = "") -> ChoiceRecord:

@@ -23,7 +23,6 @@ class Wav:
 
   path: Path
   rate: int
-  channels: int
   samples: int
 
   def read(self) -> np.ndarray:
@@ -35,7 +34,7 @@ class Wav:
 def read_head(path: Path) -> Wav:
   """Reads the header of a WAV file."""
   with _open_sound(path) as sound:
-    return Wav(path, sound.samplerate, sound.channels, sound.frames)
+    return Wav(path, sound.samplerate, sound.frames)
 
 
 @contextlib.contextmanager

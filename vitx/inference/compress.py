@@ -112,7 +112,6 @@ def compress(
   *,
   lanes: int = 32,
   checkpoint: str | int = "best",
-  trust_code: bool = False,
 ) -> Compressed:
   """Compresses a file with the probabilities that a density model gives to its bytes or pixels.
 
@@ -124,7 +123,6 @@ def compress(
     lanes: The number of windows coded at a time; more are faster and take more memory, here and in
       decompression.
     checkpoint: "best", "latest" or a step.
-    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Raises:
     ConfigError: The model is not a density model, or the file's content does not fit it.
@@ -132,7 +130,7 @@ def compress(
     OSError: The file cannot be read.
   """
   check_value(lanes, "lanes", PositiveInt)
-  with open_model(model, checkpoint, trust_code=trust_code) as loaded:
+  with open_model(model, checkpoint) as loaded:
     kind, shape, tokens = _read_tokens(Path(path), loaded)
     if not tokens.size:
       raise ConfigError(f"{path} is empty; name a file with content.")
@@ -163,15 +161,12 @@ def _read_tokens(path: Path, loaded: Loaded) -> tuple[str, tuple[int, ...], np.n
   return kind, images.shape, density_model.image_tokens(images, loaded).reshape(-1)
 
 
-def decompress(
-  model: Loaded | str | Path, path: str | Path, *, trust_code: bool = False
-) -> np.ndarray:
+def decompress(model: Loaded | str | Path, path: str | Path) -> np.ndarray:
   """Decompresses a file to its original content.
 
   Args:
     model: A model that `vitx.load` returned, or a workdir, whose checkpoint the file names.
     path: The path of the compressed file.
-    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
     The bytes of the original file, uint8 (n,), or its images, (n, height, width, channels).
@@ -182,7 +177,7 @@ def decompress(
   """
   header, code = unpack(path)
   step = "best" if isinstance(model, Loaded) else header.step  # the digests are compared below
-  with open_model(model, step, trust_code=trust_code) as loaded:
+  with open_model(model, step) as loaded:
     task = density_model.density_task(loaded)
     if _digest_weights(loaded) != header.weights:
       raise ConfigError(

@@ -83,7 +83,7 @@ def _settle(
 
 
 def export_weights(
-  workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best", trust_code: bool = False
+  workdir: str | Path, out: str | Path, *, checkpoint: str | int = "best"
 ) -> ForeignNetwork:
   """Writes the weights of a run to a `.safetensors` file that timm or LV-ViT's code can load.
 
@@ -93,7 +93,6 @@ def export_weights(
     workdir: The workdir of a run.
     out: The path of the file; its directory is created.
     checkpoint: "best", "latest" or a step.
-    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
     The network of timm or of LV-ViT's code that computes the same function.
@@ -107,7 +106,7 @@ def export_weights(
   written = (path, path.parent / CARD, path.parent / FILE)
   advice = "each export has its own folder: name another one, or remove the old export"
   check_absent(written, advice, f"out={str(out)!r}: ")
-  with open_model(workdir, checkpoint, trust_code=trust_code) as loaded:
+  with open_model(workdir, checkpoint) as loaded:
     network = describe(loaded)
   arrays = to_theirs(tree.name_arrays(loaded.variables), network.family)
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,6 @@ from vitx.ops.implementation import choosing_by, lowering_for
 from vitx.ops.rule import FAMILIES, Rule
 
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "tpu": "tpu"}  # jax.export's names, and the ops' names.
-IMPLEMENTATIONS = ("masked", "kernelized")
 # The rules that choose for "auto". They replace rules measured on this device, since the target
 # devices are not known.
 ALWAYS = {"masked": ((sys.maxsize, None),), "kernelized": ()}
@@ -66,7 +65,7 @@ def export(
     raise MissingExtraError(f"out={str(out)!r}", "export")
   for platform in platforms:
     check_choice(platform, "platforms", tuple(PLATFORMS))
-  check_choice(implementation, "implementation", IMPLEMENTATIONS)
+  check_choice(implementation, "implementation", tuple(ALWAYS))
   check_value(batch, "batch", PositiveInt | None)
   with open_model(model, checkpoint, trust_code=trust_code) as loaded:
     program = make_program(loaded, platforms, batch, implementation)
@@ -122,7 +121,7 @@ def make_program(
     loaded: The model.
     platforms: Names of `PLATFORMS`.
     batch: The batch size B, or `None` for a program that takes any.
-    implementation: The implementation that replaces a mixer's "auto", one of `IMPLEMENTATIONS`.
+    implementation: The implementation that replaces a mixer's "auto", one of `ALWAYS`.
   """
   specs = input_specs(loaded, batch)
   rule = Rule("any", "vitx export", dict.fromkeys(FAMILIES, ALWAYS[implementation]))

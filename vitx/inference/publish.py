@@ -26,13 +26,7 @@ FILES = (WEIGHTS, REPOSITORY, CARD)
 _PUBLIC_DATA = ("fingerprint", "examples", "class_names", "vocabulary")
 
 
-def publish(
-  workdir: str | Path | Loaded,
-  out: str,
-  *,
-  checkpoint: str | int = "best",
-  trust_code: bool = False,
-) -> str:
+def publish(workdir: str | Path | Loaded, out: str, *, checkpoint: str | int = "best") -> str:
   """Writes a run's model as a repository that `vitx.load` reads.
 
   Paths in the repository's config are cut to their last part. The repository contains neither the
@@ -43,7 +37,6 @@ def publish(
     out: A new folder, or `hf:OWNER/NAME`. A repository of the Hub that does not exist is created as
       a private one; a model card that exists there is kept.
     checkpoint: "best", "latest" or a step.
-    trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
     The path of the folder, or the address of the repository.
@@ -61,7 +54,7 @@ def publish(
       raise ConfigError(f"out={out!r} is a workdir; a repository has its own folder. Name another.")
     advice = "a repository has its own folder: name another one, or remove the old repository"
     check_absent([Path(out) / name for name in FILES], advice, f"out={out!r}: ")
-  with open_model(workdir, checkpoint, trust_code=trust_code) as loaded:
+  with open_model(workdir, checkpoint) as loaded:
     network = None
     with contextlib.suppress(ConfigError):  # No network of timm or LV-ViT's code is equivalent.
       network = describe(loaded)

@@ -33,11 +33,10 @@ CONFUSIONS = 10
 _STYLE = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
 
 
-def write_report(evaluated: Evaluation, out: str | Path) -> list[Path]:
+def write_report(evaluated: Evaluation, out: str | Path) -> None:
   """Writes a classifier's report as HTML with pictures inside, and as Markdown with them beside it.
 
-  Returns:
-    The paths of the two pages, `index.html` and `report.md` in the folder `out`.
+  The pages are `index.html` and `report.md` in the folder `out`.
   """
   subject = show_predictions(evaluated)
   pictures = choose_pictures(subject, PICTURES)
@@ -51,7 +50,6 @@ def write_report(evaluated: Evaluation, out: str | Path) -> list[Path]:
   plots = {name: style.save(canvas, folder, name) for name, canvas in canvases.items()}
   (folder / PAGE).write_text(_write_page(content, plots, pictures), encoding="utf-8")
   (folder / TEXT).write_text(_write_text(content, plots, pictures, folder), encoding="utf-8")
-  return [folder / PAGE, folder / TEXT]
 
 
 class _Content:

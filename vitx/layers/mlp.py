@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -50,7 +51,8 @@ def gelu_tanh(x: jax.Array) -> jax.Array:
   return nn.gelu(x, approximate=True)
 
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "relu"]
+ACTIVATIONS: dict[Activation, Callable[[jax.Array], jax.Array]] = {
   "gelu": gelu,
   "gelu_tanh": gelu_tanh,
   "quick_gelu": quick_gelu,

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 import jax
 import jax.numpy as jnp
 
-from vitx.ops.context import assigned
+from vitx.config.context import assigned
 from vitx.ops.shapes import Array, Float, Int
 
 _index: contextvars.ContextVar[jax.Array | None] = contextvars.ContextVar("examples", default=None)

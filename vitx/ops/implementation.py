@@ -8,17 +8,16 @@ import contextlib
 import contextvars
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 
 from vitx.config.checks import check_choice
+from vitx.config.context import assigned
 from vitx.config.errors import ConfigError
-from vitx.ops.context import assigned
 from vitx.ops.rule import Rule, load_rule
 
 Implementation = Literal["auto", "masked", "kernelized"]
-IMPLEMENTATIONS = ("auto", "masked", "kernelized")
 
 
 class Choice(NamedTuple):
@@ -108,7 +107,7 @@ def resolve_implementation(
     dropout: The rate at which attention probabilities are dropped in training. Only the masked
       path can drop them.
   """
-  check_choice(implementation, "implementation", IMPLEMENTATIONS)
+  check_choice(implementation, "implementation", get_args(Implementation))
   if implementation == "kernelized" and dropout:
     raise ConfigError(
       "implementation='kernelized' cannot drop attention probabilities"

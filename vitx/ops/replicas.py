@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 
 import jax
 
-from vitx.ops.context import assigned
+from vitx.config.context import assigned
 
 _axis: contextvars.ContextVar[str | None] = contextvars.ContextVar("replicas", default=None)
 

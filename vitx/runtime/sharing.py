@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import jax
 
-from vitx.ops.context import assigned
+from vitx.config.context import assigned
 
 Made = TypeVar("Made")
 # Programs occupy memory and memory maps, of which a process may have few. A run has 8 results.

@@ -29,7 +29,6 @@ from vitx.training.failures import NonFiniteError, PrunedError
 from vitx.training.record import provenance
 from vitx.training.validation import SEEN
 
-POINT, FAILED = wd.POINT, wd.FAILED
 # Fields that may differ when a sweep continues. Those that decide the end of a run may not, since a
 # finished point is not trained again.
 FREE = frozenset(provenance.FREE) - {"stop_after", "evaluation.stop_early"}
@@ -135,7 +134,7 @@ def _claim(point: Point, workdir: str, locks: contextlib.ExitStack) -> State | N
     return State.BUSY
   if is_done(workdir):  # another process finished it meanwhile
     return State.DONE
-  wd.write_json(workdir, POINT, content)
+  wd.write_json(workdir, wd.POINT, content)
   return None
 
 
@@ -146,13 +145,13 @@ def _train(point: Point, workdir: str) -> State:
   except lock.WorkdirInUseError:
     return State.BUSY
   except (NonFiniteError, PrunedError) as error:
-    wd.write_json(workdir, FAILED, {"error": str(error)})
+    wd.write_json(workdir, wd.FAILED, {"error": str(error)})
     return State.DONE
   return State.DONE if result.finished else State.STOPPED
 
 
 def _check_same_point(workdir: str, content: dict[str, Any]) -> None:
-  stored = wd.read_json(workdir, POINT)
+  stored = wd.read_json(workdir, wd.POINT)
   if stored:
     provenance.check_same_fields(workdir, stored["config"], content["config"], FREE)
   elif (epath.Path(workdir) / "config.json").exists():
@@ -161,13 +160,13 @@ def _check_same_point(workdir: str, content: dict[str, Any]) -> None:
 
 def is_done(workdir: str) -> bool:
   """Returns whether a point has its metrics on *test*, or has failed."""
-  return bool(wd.read_json(workdir, FAILED)) or read_test_row(workdir) is not None
+  return bool(wd.read_json(workdir, wd.FAILED)) or read_test_row(workdir) is not None
 
 
 def read_outcome(point: Point, directory: str | Path) -> Outcome | None:
   """Reads the outcome of a point from its workdir; None if its run has not ended."""
   workdir = wd.join(directory, point.name)
-  failed, test = wd.read_json(workdir, FAILED), read_test_row(workdir)
+  failed, test = wd.read_json(workdir, wd.FAILED), read_test_row(workdir)
   if failed:
     return Outcome(point.method, point.seed, problem=failed["error"], fold=point.fold)
   if test is None:

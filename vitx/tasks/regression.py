@@ -12,13 +12,11 @@ from ml_collections import ConfigDict
 
 from vitx.config.checks import Finite, Positive
 from vitx.config.fields import RunSettings
-from vitx.data import order
 from vitx.data.dataset import ArraySpec, Examples, read_encoded
+from vitx.data.images.statistics import LARGEST_SAMPLE, sample
 from vitx.tasks.base import Task
 from vitx.tasks.classification import Classification, resolve_images
 from vitx.tasks.figures import Figure
-
-LARGEST_SAMPLE = 5000  # training examples for the mean and standard deviation of the targets
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +126,6 @@ class Regression(Classification):
 
 def _measure_targets(train: Examples) -> tuple[float, float]:
   """Returns the mean and standard deviation of up to 5,000 training targets."""
-  chosen = order.shuffle(0, order.STATISTICS, 0, len(train))[:LARGEST_SAMPLE]
-  values = np.array([read_encoded(train, i)["target"] for i in chosen.tolist()], np.float64)
+  chosen = sample(train, LARGEST_SAMPLE)
+  values = np.array([read_encoded(train, i)["target"] for i in chosen], np.float64)
   return float(values.mean()), float(values.std())

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from vitx.config.context import assigned
 from vitx.config.registry import build
 from vitx.data.dataset import Examples
-from vitx.ops.context import assigned
 from vitx.runtime import evaluation, parallel
 from vitx.runtime.signals import Interrupted
 from vitx.tasks.figures import Figures, followed

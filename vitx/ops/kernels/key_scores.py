@@ -6,7 +6,7 @@ numbers, so no key vector is read. The predictor "sparse" adds up the terms of e
 coefficients; "dense" is a matrix product over all coefficients.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from vitx.ops.kernels.tiling import product_transposed
 from vitx.ops.shapes import Array, Bool, Float
 
 Predictor = Literal["auto", "dense", "sparse"]
-PREDICTORS = ("auto", "dense", "sparse")
 
 
 def predict_coefficients(
@@ -64,7 +63,7 @@ def score_keys(
     predictor: The predictor "dense", "sparse" or "auto", which means "dense": on two CPU cores
       "sparse" was never faster with more than one of 32 coefficients nonzero.
   """
-  check_choice(predictor, "predictor", PREDICTORS)
+  check_choice(predictor, "predictor", get_args(Predictor))
   multiply = _multiply_sparse if predictor == "sparse" else product_transposed
   scores = multiply(coefficients, basis)
   scores = jnp.where(scores == 0, 0.0, scores)  # -0.0 and 0.0 must rank as equal scores

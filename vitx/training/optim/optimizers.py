@@ -18,7 +18,7 @@ import optax
 
 from vitx.config.checks import NonNegative, Positive, Range, Rate
 from vitx.config.errors import ConfigError, listing
-from vitx.config.registry import build, fields_of, lookup
+from vitx.config.registry import build, fields_of
 from vitx.models import names
 from vitx.tasks.distillation_terms import BASIS
 from vitx.training.optim import optax_by_name
@@ -213,7 +213,7 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
       returns a transformation.
     params: The parameters, or their shapes.
   """
-  decay_mask = lookup(DECAY_MASKS, config["weight_decay_mask"], "weight_decay_mask")(params)
+  decay_mask = DECAY_MASKS[config["weight_decay_mask"]](params)
   optimizer = find_optimizer(config["optimizer"])(decay_mask)
   if config["grad_clip_norm"] is not None:
     optimizer = optax.chain(optax.clip_by_global_norm(config["grad_clip_norm"]), optimizer)

@@ -47,7 +47,6 @@ def check_same_run(
     fingerprint: The fingerprint of the data that the user asks for; "" if the data have none.
     fixed: Fields that may not differ in any case.
   """
-  wd.check_name(workdir)
   # Without these files nothing tells whether a run would go on with another config or other data.
   if wd.list_steps(workdir):
     wd.read_config(workdir)

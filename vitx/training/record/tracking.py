@@ -16,9 +16,6 @@ from vitx.training.distributed import is_writer
 from vitx.training.failures import TrackingError
 from vitx.training.record.trackers import TRACKERS, TrackedRun, Tracker
 
-# The file in the workdir with the tracker's config, the tracker's id of the run and the keys of the
-# rows that the tracker has.
-FILE = wd.TRACKING
 Key = tuple[str, int]  # kind and step, which identify a row
 
 
@@ -64,18 +61,18 @@ def open_tracking(settings: RunSettings, workdir: str, log: MetricsLog) -> "Trac
     log: The run's log of metrics. The rows that are newer than the run's checkpoint were dropped
       from it.
   """
-  make, stored = _make(settings), wd.read_json(workdir, FILE)
+  make, stored = _make(settings), wd.read_json(workdir, wd.TRACKING)
   chosen = wd.to_plain(settings.tracking)
   if make.func is Tracker:
     if stored:  # a tracker that is chosen later lacks the rows from here on
-      wd.write_json(workdir, FILE, {"tracking": chosen})
+      wd.write_json(workdir, wd.TRACKING, {"tracking": chosen})
     return None
   is_new = stored.get("tracking") != chosen
   known: set[Key] = set()
   if not is_new:
     known = {(kind, step) for kind, step in stored["known"]} | {_key(row) for row in log.dropped}
   id = secrets.token_hex(4) if is_new else stored["id"]
-  wd.write_json(workdir, FILE, {"tracking": chosen, "id": id, "known": sorted(known)})
+  wd.write_json(workdir, wd.TRACKING, {"tracking": chosen, "id": id, "known": sorted(known)})
   run = TrackedRun(workdir, id, wd.to_plain(settings))
   tracking = Tracking(settings.tracking.name, partial(make, run=run), known)
   for row in read_metrics(workdir) if is_new else ():
