@@ -350,7 +350,10 @@ RECIPES = (
     ("recipes_imagenette/10_labels", "ONHHHO"),
     ("recipes_imagenette/50_labels", "NNHOHN"),
     ("recipes_imagenette/200_labels", "NNNNHN"),
+    ("recipes_digits/10_labels", "ONNNOO"),
+    ("recipes_digits/50_labels", "NNNNNN"),
     ("recipes_tiny_imagenet/10_labels", "NNHHHN"),
+    ("recipes_tiny_imagenet/50_labels", "NNHHHN"),
   ],
 )
 def test_the_verdicts_on_recipes_follow_from_their_runs(place, verdicts):
