@@ -91,8 +91,8 @@ CONVOLUTIONAL = {
     ),
   ),
 }
-# The learning rates of the fast recipe, each the best of three.
-FAST = {"fast": 2e-3, "fast_resnet20": 2e-3, "fast_convmixer": 2e-3}
+# The learning rates of the fast recipe: each is the best of three after a fifth of five minutes.
+FAST = {"fast": 4e-3, "fast_resnet20": 6e-3, "fast_convmixer": 1e-2}
 # The width, depth, heads, MLP width, and channels of all convolutions but the last.
 COMPACT = {
   "cct_2_3x2": (128, 2, 2, 128, (64,)),
