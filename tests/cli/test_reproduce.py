@@ -51,7 +51,7 @@ def test_reproduce_trains_rows_over_three_seeds(monkeypatch):
   call = caught(monkeypatch, "--config=cifar10.py", "--rows=vit,resnet20", "--duration=2 epochs")
   assert call["vit"] == call["resnet20"] == "2 epochs" and call["count"] == 6
   assert call["workdir"] == "runs/reproduce_cifar10" and call["published"]["resnet20"]
-  assert caught(monkeypatch, "--config=cifar10.py:batch_size=64", "--seeds=1")["count"] == 10
+  assert caught(monkeypatch, "--config=cifar10.py:batch_size=64", "--seeds=1")["count"] == 12
 
 
 def test_rows_on_other_data_have_no_published_figures(monkeypatch):

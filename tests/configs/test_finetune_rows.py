@@ -98,9 +98,10 @@ def test_a_tiny_tower_begins_from_a_file(row, file, tmp_path, capsys):
 
 @pytest.fixture
 def base(tmp_path):
-  """A workdir with the config of a ViT on gray digits, of which the row `swap` reads no more."""
+  """A workdir with the config and the record of a ViT on gray digits; `swap` reads no more."""
   settings = complete_config(tiny("dinov2_s", "timm_dinov2"))
   wd.write_json(str(tmp_path), "config.json", wd.to_plain(settings))
+  wd.write_json(str(tmp_path), wd.ENVIRONMENT, {"data": {}})
   return tmp_path
 
 
