@@ -366,6 +366,14 @@ def test_the_verdicts_on_recipes_follow_from_their_runs(place, verdicts):
     assert verdict == judge(difference), names
 
 
+def test_the_verdict_on_five_minutes_follows_from_the_runs():
+  page = " ".join((ROOT / "docs/training.md").read_text().split())
+  rows = ("fast", "resnet20")
+  difference = contrast(*(read_percents(f"record_cifar10/{row}").popitem()[1] for row in rows))
+  assert "{:+.2f} ({:+.2f} to {:+.2f})".format(*difference) in page
+  assert difference[2] < 0, "CLAIMS says that the record fails"
+
+
 def test_the_default_row_of_photos_validates_best():
   """By the rule in CLAIMS, `from_scratch` leads on validation with 45 labeled images a class."""
   means = {}
