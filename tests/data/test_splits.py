@@ -189,6 +189,11 @@ def test_excluded_examples_are_in_no_role_that_is_carved(fields, make_data, tmp_
   roles = splits.assign(dataset, data, seed=0)
   names = [roles[role].name(i) for role in ROLES for i in range(len(roles[role]))]
   assert sorted(names, key=int) == [str(i) for i in range(43) if i not in (3, 7)]
+  whole = splits.assign(dataset, make_data(**fields), seed=0)
+  for role in ROLES:  # all others keep their roles
+    before = [whole[role].name(i) for i in range(len(whole[role]))]
+    after = [roles[role].name(i) for i in range(len(roles[role]))]
+    assert after == [name for name in before if name not in ("3", "7")]
   assert "2 examples of train: 3, 7; 1 other names: 99" in caplog.text
 
 
@@ -204,6 +209,7 @@ def test_a_test_split_keeps_excluded_examples(make_data, tmp_path):
     ("name\ncat.png\n", r"has no name of train, such as '0'"),
     ("file\n7\n", r"cannot be read as a CSV file with a column 'name': 'name'"),
     (None, r"cannot be read .*No such file"),
+    ("name\n" + "\n".join(map(str, range(34))), "leaves no example for test, train, valid"),
   ],
 )
 def test_an_unsuitable_file_of_excluded_examples_is_refused(text, message, make_data, tmp_path):

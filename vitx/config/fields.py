@@ -111,8 +111,8 @@ class DataSettings(Settings):
       of a video: a column of a table, or a regular expression. Examples are of one group if the
       expression finds equal texts in their names, or in its parentheses if it has any; None divides
       examples one by one.
-    exclude: A CSV file whose column "name" names examples that are left out of train before other
-      roles are taken from it, such as a file of `vitx audit`; None leaves out none.
+    exclude: A CSV file whose column "name" names examples that are left out of train and of the
+      roles that are taken from it, such as a file of `vitx audit`; None leaves out none.
     fraction: The share of train that is used, class-balanced where there are classes.
     repeats: The number of differently augmented copies of each example, which follow one another
       (Hoffer et al. 2020); an epoch keeps its length, so it has fewer different examples.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-from vitx.config.errors import ConfigError, nearest
+from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import DataSettings, SplitSettings, check_fold
 from vitx.config.registry import Table, check_options, lookup
 from vitx.data import order
@@ -44,7 +44,9 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
   - calibration: The share `data.calibration` of train, taken before folds and validation. It does
     not depend on the seed, so that the runs of all folds and seeds have it in common.
   - train: The share `data.fraction` of the split `train` without the examples of the other roles.
-    Those that `data.exclude` names are left out of this split first.
+
+  The examples that `data.exclude` names are then left out of the roles that were taken from the
+  split `train`. So the other examples keep their roles, and runs with and without it can be paired.
 
   `data.splits` overrides each choice. One logged line names everything that no role reads.
 
@@ -70,8 +72,7 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
   names = find_splits(dataset, data.splits, has_folds=has_folds)
   _warn_of_unread(dataset, names)
   whole = dataset.open_split(names["train"])
-  train = _exclude(whole, data.exclude) if data.exclude else whole
-  find_groups = _make_find_groups(dataset, whole)
+  train, find_groups = whole, _make_find_groups(dataset, whole)
   carve = functools.partial(_carve, dataset, find_groups)
   result: dict[str, Examples] = {}
   if names["test"]:
@@ -96,26 +97,38 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
     train, _ = dataset.carve(train, 1.0 - data.fraction)
   elif data.fraction < 1.0:
     _, train = carve(train, data.fraction, (seed, order.FRACTION), spare=0)
+  result = {"train": train, **result}
+  if data.exclude:
+    parts = {x: result[x] for x in result if x == "train" or not names.get(x)}
+    result |= _exclude(data.exclude, whole, parts)
   if dataset.groups is not None:
-    _check_groups(find_groups, {"train": train, **result}, whole)
-  return {"train": train, **result}
+    _check_groups(find_groups, result, whole)
+  return result
 
 
 def read_excluded(path: str) -> list[str]:
   """Returns the sorted names in the column "name" of the CSV file `data.exclude`."""
   problem = f"data.exclude={path!r} cannot be read as a CSV file with a column 'name'"
-  with reading(problem), open(path, newline="", encoding="utf-8-sig") as file:
+  with (
+    reading(problem),
+    open(path, newline="", encoding="utf-8-sig", errors="surrogateescape") as file,
+  ):
     return sorted({row["name"] for row in csv.DictReader(file)})
 
 
-def _exclude(train: Examples, path: str) -> Examples:
-  """Returns train without the examples that a file names, and logs a line about them."""
-  excluded, names = read_excluded(path), [train.name(i) for i in range(len(train))]
+def _exclude(path: str, whole: Examples, roles: Mapping[str, Examples]) -> dict[str, Examples]:
+  """Returns the parts of a split without the examples that a file names, and logs a line."""
+  list_names = lambda part: [part.name(i) for i in range(len(part))]  # noqa: E731
+  excluded, names = read_excluded(path), list_names(whole)
   known, absent = np.intersect1d(excluded, names), np.setdiff1d(excluded, names)
   if len(excluded) and not len(known):
     raise ConfigError(f"data.exclude={path!r} has no name of train, such as {names[0]!r}.")
   warn_of_unread(path, {"examples of train": known.tolist(), "other names": absent.tolist()})
-  return _divide(train, lambda _: np.isin(names, excluded))[0]
+  is_excluded = lambda part: np.isin(list_names(part), excluded)  # noqa: E731
+  left = {role: _divide(part, is_excluded)[0] for role, part in roles.items()}
+  if empty := [role for role, part in left.items() if not len(part)]:
+    raise ConfigError(f"data.exclude={path!r} leaves no example for {listing(empty)}.")
+  return left
 
 
 def _warn_of_unread(dataset: Dataset, names: Mapping[str, str]) -> None:
@@ -231,6 +244,8 @@ def _check_groups(find_groups: FindGroups, roles: Mapping[str, Examples], whole:
       problems.append(f"{a} and {b} share {len(shared)} groups, such as {min(shared)!r}")
   if problems:
     raise ConfigError(f"data.groups: {'; '.join(problems)}. Change data.folds or data.splits.")
+  if whole.labels is not None and whole.labels.ndim > 1:  # their task looks for absent classes
+    return
   absent = np.setdiff1d(_classes(whole), _classes(roles["train"]))
   if absent.size:
     logging.warning("train has no example of %d classes, such as number %d", absent.size, absent[0])
