@@ -119,6 +119,13 @@ def test_a_damaged_checkpoint_is_never_loaded(copy):
   assert (copy / "checkpoints" / "40").is_dir()
 
 
+def test_the_newest_checkpoint_is_loaded_if_the_best_one_is_gone(copy, warnings):
+  """A later one was better, which deleted the best one before it, and is damaged."""
+  shutil.rmtree(copy / "checkpoints" / "40")
+  assert vitx.load(copy).step == 48
+  assert "the best checkpoint, 40, does not exist any more" in warnings[0]
+
+
 def edit(workdir, change):
   config = json.loads((workdir / "config.json").read_text())
   change(config)

@@ -14,6 +14,7 @@ from etils import epath
 STEP = re.compile(r"0|[1-9]\d*")
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the directory's name while a save runs or after a kill
 DELETED = "deleted-"  # precedes a checkpoint's name while its deletion runs or after a kill
+REPLACED = "replaced-"  # precedes a checkpoint's name while it is saved anew or after a kill
 CORRUPT = "corrupt-"
 COMMITTED = "commit_success.txt"  # Orbax's marker of a complete checkpoint in an object store
 
@@ -46,6 +47,19 @@ class Directory:
       path = path.rename(self._free_name(f"{DELETED}{step}"))
     path.rmtree()
 
+  def begin_replacing(self, step: int) -> None:
+    """Renames the checkpoint `STEP`, which is to be saved anew, to `replaced-STEP`."""
+    (self / step).rename(self.path / f"{REPLACED}{step}")
+
+  def end_replacing(self) -> None:
+    """Deletes each `replaced-STEP` whose `STEP` is complete, and takes back each other."""
+    for old in self.path.glob(f"{REPLACED}*"):
+      new = self.path / old.name.removeprefix(REPLACED)
+      if self._complete(new):
+        old.rmtree()
+      else:
+        old.rename(new)
+
   def set_aside(self, step: int) -> epath.Path:
     """Renames the checkpoint `STEP` to `corrupt-STEP` and returns the new path.
 
@@ -54,11 +68,12 @@ class Directory:
     return (self / step).rename(self._free_name(f"{CORRUPT}{step}"))
 
   def remove_leftovers(self) -> None:
-    """Removes the remains of killed saves and deletions."""
+    """Removes the remains of killed saves and deletions, and takes back what was not replaced."""
     for path in self.path.iterdir():
       uncommitted = self.remote and STEP.fullmatch(path.name) and not self._complete(path)
       if uncommitted or UNFINISHED in path.name or path.name.startswith(DELETED):
         path.rmtree()
+    self.end_replacing()
 
   def space(self) -> str:
     """Returns a sentence about the free disk space; "" for an object store."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import flax.linen as nn
+from absl import logging
 from ml_collections import ConfigDict
 
 from vitx.checkpoints import tree
@@ -278,5 +279,10 @@ def _read(workdir: str | Path, checkpoint: str | int) -> Checkpoint:
       raise ConfigError(f"workdir={str(workdir)!r} has no checkpoint yet; let its run save one.")
     best = latest.record.get("best_step")
     if choice == "latest" or best in (None, latest.step):
+      return latest
+    if best not in store.steps():  # a better one is damaged
+      logging.warning(
+        "the best checkpoint, %d, does not exist any more; %d is read", best, latest.step
+      )
       return latest
     return store.restore(best, only=WANTED)

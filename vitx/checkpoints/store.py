@@ -125,7 +125,7 @@ class CheckpointStore:
 
     Args:
       step: The step. It is greater than every step in the directory, or equal to the newest, whose
-        checkpoint is replaced.
+        checkpoint stays until the new one is complete.
       state: A tree of arrays, each of which is completely on this host's devices or memory.
       record: The JSON values to save with the state.
       stay: The steps whose checkpoints are not deleted, besides those of the newest `keep` steps.
@@ -137,8 +137,8 @@ class CheckpointStore:
     if self._read_only:
       raise CheckpointError(f"{self._directory} was opened read-only; no checkpoint is saved.")
     self.wait()
-    newest = self.latest()
-    if newest is not None and step < newest:
+    newest = self._find_newest(())
+    if step < newest:
       raise CheckpointError(
         f"cannot save step {step} in {self._directory}, which has the later step {newest}."
       )
@@ -155,7 +155,10 @@ class CheckpointStore:
       self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
       logging.get_absl_logger().addFilter(_without_tracebacks)
     try:
-      self._checkpointer.save(self._directory / step, arguments, force=step == newest)
+      if step == newest and self._tidies:
+        self._directory.begin_replacing(step)
+      processes.wait_for_all(f"checkpoint {step} can be written")
+      self._checkpointer.save(self._directory / step, arguments)
     except Exception as error:
       raise self._not_saved(step, error) from error
     self._pending, self._stay = step, stay
@@ -178,6 +181,8 @@ class CheckpointStore:
     steps = self.steps()
     if step not in steps:
       raise self._not_saved(step, FileNotFoundError("it does not exist, though Orbax wrote it"))
+    if self._tidies:
+      self._directory.end_replacing()
     for old in sorted(set(steps).difference(steps[-self._keep :], self._stay)):
       if self._tidies:
         self._directory.delete(old)
