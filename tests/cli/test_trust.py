@@ -217,6 +217,22 @@ def init_from(theirs):
   return lambda trusted: train(trusted, init_from=theirs.run)
 
 
+def swap_from(theirs, trusted):
+  with registry.trusting(trusted or None):  # like the flag --trust_code
+    make_experiment(vitx.load_config(f"finetune:swap,init_from={theirs.run}"), is_trial=True)
+
+
+def network_of_a_base(theirs):
+  """The user's own config takes over the base's network and data."""
+  theirs.config(model={"name": f"{theirs.name}:Mixer"})
+  return lambda trusted: swap_from(theirs, trusted)
+
+
+def data_of_a_base(theirs):
+  theirs.config(data=theirs.source)
+  return lambda trusted: swap_from(theirs, trusted)
+
+
 def weights_of_a_run(theirs):
   return lambda trusted: train(trusted, init_from=theirs.weights("x.pth"))
 
@@ -242,6 +258,8 @@ WAYS = [
   (phases_of_a_config, True),
   (teacher, True),
   (init_from, True),
+  (network_of_a_base, True),
+  (data_of_a_base, True),
   (weights_of_a_run, False),
   *((weights(name), False) for name in ("x.zip.pth", "x.npz")),
   (image, False),
@@ -252,6 +270,7 @@ WAYS = [
   ("way", "lets_in"),
   all_but(
     *(a_workdir, picture_of_a_workdir, phases_of_a_config, repository, weights_of_a_run, image),
+    network_of_a_base,
     of=WAYS,
   ),
   ids=lambda way: getattr(way, "__name__", ""),

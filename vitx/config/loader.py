@@ -152,7 +152,7 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
   if not isinstance(tree, dict):
     raise ConfigError(f"config={path!r} must hold a JSON object, the fields of a config.")
   if not registry.is_trusted():
-    registry.refuse_names_of_code(tree, "", _is_text)
+    registry.refuse_names_of_code(tree, "", is_text)
   seed = tree.get("seed", 0)
   graph_seed = seed if tree.get("graph_seed") is None else tree["graph_seed"]
   for name in SEEDS:
@@ -182,7 +182,7 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
 _TEXTS = (str, str | None, tuple[str, ...])
 
 
-def _is_text(field: str, value: str) -> bool:
+def is_text(field: str, value: str) -> bool:
   """Returns whether a field's value is plain text, in which a colon does not mean code."""
   field = re.sub(r"^phases\.[^.]*\.", "", field)
   if field in ("optimizer", "optimizer.name"):

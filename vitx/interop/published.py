@@ -11,8 +11,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from vitx.config import registry
 from vitx.config.errors import ConfigError, naming
-from vitx.config.loader import load_config
+from vitx.config.loader import is_text, load_config
 from vitx.config.settings import to_config
 from vitx.interop import hub
 
@@ -114,6 +115,8 @@ def find_config(source: str) -> Any:
     )
   with naming(f"init_from={source!r}"):
     config = to_config(read_run_settings(source))
+    if not registry.is_trusted():
+      registry.refuse_names_of_code(config, "", is_text)
   if mixer := find_mixer(config.model):
     config.model.token_mixer = mixer  # a run need not name it
   return config
