@@ -187,8 +187,11 @@ def _follow_base(config: ConfigDict, overrides: str) -> None:
   config.batch_size = base.batch_size
   config.model = ConfigDict(base.model.to_dict())
   config.augment.update(base.augment.to_dict())
-  config.evaluation.update(base.evaluation.to_dict())
+  evaluation = base.evaluation.to_dict()  # this run has no average unless `ema_decay` is set
+  config.evaluation.update({field: x for field, x in evaluation.items() if field != "weights"})
   data = base.data.to_dict()
+  if data["mean"] is None:  # published weights, which were trained on ImageNet
+    data["mean"], data["std"] = IMAGENET
   seen = ("image_size", "channels", "mean", "std") if _find_source(overrides) else tuple(data)
   config.data.update({field: data[field] for field in seen})
 
@@ -208,13 +211,18 @@ def _align(config: ConfigDict, target: str, base: dict[str, Any]) -> None:
     "teacher_model": config.model.to_dict() | old,
   }
   # Without weight decay, parameters on which the error does not depend keep their values.
-  changes = {
+  defaults: dict[str, Any] = {
     "task": task,
     "duration": "5 epochs",
     "learning_rate": 1e-3,
     "optimizer": {"weight_decay": 0.0},
+    "schedule": {"name": "cosine", "warmup": "5%"},
   }
-  config.phases.align = ConfigDict(changes | config.phases.align.to_dict())
+  changes = config.phases.align.to_dict()
+  for field, value in changes.items():
+    if isinstance(value, dict) and "name" not in value:  # a new name replaces all fields
+      changes[field] = defaults.get(field, {}) | value
+  config.phases.align = ConfigDict(defaults | changes)
 
 
 def make_model(row: str) -> dict[str, Any]:

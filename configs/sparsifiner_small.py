@@ -82,8 +82,9 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.model.token_mixer = ConfigDict(_mixer(row))
   if kind == "evit":
     depth, share = config.model.depth, float(row.split("_")[-1])
-    with config.unlocked():
+    with config.unlocked(), teacher_model.unlocked():
       config.model.token_reduction = dict(name="evit", layers=(depth // 4, depth // 2), keep=share)
+      teacher_model.token_reduction = dict(name="none")  # phase 0 would inherit the other
   phases: dict[str, Any] = {}
   if not backbone:
     phases["phase0"] = _phase0(*dense, teacher_model)

@@ -76,7 +76,7 @@ OTHERS = [
   ("batch_size=1000000", "is larger than the 1294 training examples"),
   ("grad_accum_steps=5", "batch_size=32 does not split evenly over 2 devices x grad_accum_steps=5"),
   ("duration=0 steps", "is 0 steps, and"),
-  ("duration=9 steps,stop_after=10 steps", "is 10; a run has at least one step"),
+  ("stop_after=0 steps", "is 0; a run has at least one step"),
   ("duration=1e99 epochs", DURATION),
   ("log_every=0", 'must be longer than zero, such as "1 epochs"'),
   ("evaluation.weights=()", "must name ema, raw or both, each once"),

@@ -116,6 +116,8 @@ def test_a_swap_has_the_network_and_the_data_of_its_base(base):
   assert teacher.num_classes == 10 and (align.duration, align.init_from) == ("7", str(base))
   assert (align.optimizer.weight_decay, tune.optimizer.weight_decay) == (0.0, 0.05)
   assert tune.task.name == "classification" and tune.init_from == "there/align"
+  changed = finetune.get_config(f"{swap},phases.align.optimizer.b2=0.95").phases.align.optimizer
+  assert changed.to_dict() == {"weight_decay": 0.0, "b2": 0.95}
   other = finetune.get_config(f"{swap},dataset=cifar10")
   assert other.data.mean == old.data.mean and other.data.decode_size is None
   (shown,) = finetune.list_beside(f"{swap},token_mixer.features=8").values()
@@ -144,6 +146,7 @@ def test_a_swap_of_published_weights_has_their_network():
   deit = imagenet.get_config("deit_ti").model.to_dict()
   assert config.model.to_dict() == deit | {"token_mixer": {"name": "fnet"}}
   assert config.init_from_except == (".*/token_mixer/.*",)
+  assert config.data.mean == finetune.IMAGENET[0] and config.evaluation.weights == ("ema",)
 
 
 def test_a_file_that_does_not_describe_its_network_needs_a_row():

@@ -130,6 +130,7 @@ def test_a_small_row_takes_the_weights_of_its_dense_network(row):
     init = lambda key, model=model, x=images: initialize(model, key, x, train=False)  # noqa: E731
     shapes = jax.eval_shape(init, jax.random.key(0))["params"]
     params.append(jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes))
+  assert phases["phase0"].model.get("token_reduction", {"name": "none"}) == {"name": "none"}
   _, report = transfer(params[1], params[0])
   assert not report.unused and not report.skipped
   assert len(report.new) == (0 if "keep" not in row else 6 * config.model.depth)

@@ -24,7 +24,8 @@ def open_batches(*overrides):
 
 
 @pytest.mark.parametrize(
-  "overrides", [(), ("data.repeats=2",), ("data.sampling=balanced", "augment.alternate_flips=True")]
+  "overrides",
+  [(), ("data.sampling=balanced",), ("data.repeats=2", "augment.alternate_flips=True")],
 )
 def test_batches_made_on_the_devices_are_those_that_are_sent(overrides):
   batches, steps, room = open_batches(*overrides), (38, 43), 7  # over the end of an epoch

@@ -24,6 +24,7 @@ from vitx.data.batches import TrainBatches
 from vitx.data.dataset import ROLES, ArraySpec, Examples, Source, spread
 from vitx.data.readable import listing_all
 from vitx.models import check_model, logged, lora, stacked
+from vitx.models.names import count_blocks
 from vitx.ops.implementation import Choice, current_rule
 from vitx.runtime import parallel, sharing
 from vitx.runtime.evaluation import describe_figures, evaluation_shapes, stack_shapes
@@ -252,11 +253,11 @@ def make_experiment(
   steps_per_epoch = Fraction(len(examples.train), settings.batch_size)
   end = total = durations.to_steps(settings.duration, steps_per_epoch)
   if settings.stop_after != "":
-    end = durations.to_steps(settings.stop_after, steps_per_epoch, "stop_after")
-  if not 1 <= end <= total:
+    end = min(durations.to_steps(settings.stop_after, steps_per_epoch, "stop_after"), total)
+  if end < 1:
     raise ConfigError(
       f"duration={settings.duration!r} is {total} steps, and stop_after={settings.stop_after!r} is"
-      f" {end}; a run has at least one step, and at most its duration."
+      f" {end}; a run has at least one step."
     )
   if settings.schedule.name == "plateau":
     followed(task.figures, settings.schedule.get("mode", "min"))
@@ -360,15 +361,16 @@ def make_step(settings: RunSettings, task: Task, schedule: Schedule) -> tuple[St
       inline=True,
     )
     variables = jax.eval_shape(initialize, jax.random.key(0))
-  frozen = find_frozen(settings, variables["params"])
+  frozen, depth = find_frozen(settings, variables["params"]), None
   if adapters is not None:
     base = parameter_names(init_shapes(task)["params"])
     frozen |= {*base}.difference(parameter_names(variables["params"]))
+    depth = count_blocks(base)  # some may have no adapter
   # Deep networks compile in a tenth of the time where the optimizer lets their layers be stacked.
   cycle = getattr(task.model, "layer_cycle", 0) if is_elementwise(settings) else 0
   step = Step(
     task=task,
-    optimizer=make_optimizer(settings, stacked.first_cycle(variables["params"], cycle)),
+    optimizer=make_optimizer(settings, stacked.first_cycle(variables["params"], cycle), depth),
     schedule=schedule,
     grad_accum_steps=settings.grad_accum_steps,
     ema_decay=settings.ema_decay,

@@ -122,6 +122,8 @@ def test_layer_scales_fall_from_the_head_to_the_stem():
     "block_1": 1 / 2,
   }
   assert scales == {name: expected.get(name.split("/")[0], 1.0) for name in scales}
+  part = {name: tree for name, tree in network().items() if name in ("block_0", "head")}
+  assert leaves(layer_scales(part, 0.5, depth=2)) == {name: scales[name] for name in leaves(part)}
 
 
 def test_layer_decay_scales_the_whole_direction():

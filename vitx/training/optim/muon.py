@@ -22,11 +22,11 @@ def muon(
 ) -> optax.GradientTransformation:
   """Makes Muon (Jordan et al., 2024) with decoupled decay; its directions are as large as Adam's.
 
-  Each kernel of a block, however many axes it has, is treated as a matrix from inputs to outputs,
-  and has Nesterov momentum. Stem, head, embeddings, position tables, scales and biases take Adam's
-  steps, as Muon's authors advise; `optax:contrib.muon` applies Muon to all parameters of two axes.
-  The directions have a root mean square of 0.2 (Liu et al., 2025), so the learning rates of AdamW
-  suit Muon too.
+  Each kernel outside of stem and head, however many axes it has, is treated as a matrix from inputs
+  to outputs, and has Nesterov momentum. Stem, head, embeddings, position tables, scales and biases
+  take Adam's steps, as Muon's authors advise; `optax:contrib.muon` applies Muon to all parameters
+  of two axes. The directions have a root mean square of 0.2 (Liu et al., 2025), so the learning
+  rates of AdamW suit Muon too.
 
   Args:
     decay_mask: A tree of booleans, True for the parameters to which `weight_decay` applies.

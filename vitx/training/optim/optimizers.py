@@ -197,7 +197,9 @@ DECAY_MASKS: dict[str, Callable[[Any], Mask]] = {
 }
 
 
-def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTransformation:
+def make_optimizer(
+  config: Mapping[str, Any], params: Any, depth: int | None = None
+) -> optax.GradientTransformation:
   """Makes the optimizer of a config; the caller multiplies its updates by the learning rate.
 
   The gradient of the trainable parameters is first clipped to a global norm of `grad_clip_norm`.
@@ -212,6 +214,7 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
       (`optax:NAME`), or a function `(decay_mask, **fields)` of your own (`module:function`) that
       returns a transformation.
     params: The parameters, or their shapes.
+    depth: The number of the network's blocks for `layer_decay`; None counts those of `params`.
   """
   decay_mask = DECAY_MASKS[config["weight_decay_mask"]](params)
   optimizer = find_optimizer(config["optimizer"])(decay_mask)
@@ -222,7 +225,7 @@ def make_optimizer(config: Mapping[str, Any], params: Any) -> optax.GradientTran
     groups = map_named(lambda name, _: "frozen" if name in frozen else "trained", params)
     optimizer = optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, groups)
   if config["layer_decay"] != 1:
-    optimizer = optax.chain(optimizer, _scale(layer_scales(params, config["layer_decay"])))
+    optimizer = optax.chain(optimizer, _scale(layer_scales(params, config["layer_decay"], depth)))
   if config["rates"]:
     optimizer = optax.chain(optimizer, _scale(find_rates(config, params)))
   return _in_float32(optimizer)
@@ -256,13 +259,14 @@ def is_elementwise(config: Mapping[str, Any]) -> bool:
   return name in ELEMENTWISE and is_uniform and "lora" not in config["model"]
 
 
-def layer_scales(params: Any, layer_decay: float) -> Any:
+def layer_scales(params: Any, layer_decay: float, depth: int | None = None) -> Any:
   """Returns a tree with the factor of layer-wise decay on each parameter's learning rate.
 
   The factor of layer l (see `vitx.models.names.layer_of`) in a model with L blocks is
-  layer_decay ** (L + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022).
+  layer_decay ** (L + 1 - l), as in BEiT (Bao et al., 2022) and MAE (He et al., 2022). The number L
+  is `depth`, or that of the blocks in `params`.
   """
-  depth = names.count_blocks(parameter_names(params))
+  depth = names.count_blocks(parameter_names(params)) if depth is None else depth
   if depth == 0:
     raise ConfigError(
       f"layer_decay={layer_decay} needs blocks named block_0, block_1, ..., which this model lacks."
