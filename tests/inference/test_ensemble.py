@@ -78,15 +78,20 @@ def test_folds_are_answered_by_the_runs_that_test_them(members, tmp_path):
   assert names == [test.name(i) for test in tests for i in range(len(test))]
 
 
-def test_members_must_have_the_same_classes(members):
-  other = dataclasses.replace(
-    members[1], data={**members[1].data, "class_names": list("abcdefghij")}
-  )
-  with pytest.raises(ConfigError, match="classifiers of the same classes"):
+@pytest.mark.parametrize("field", [{"class_names": list("abcdefghij")}, {"fingerprint": "other"}])
+def test_members_must_have_the_same_data(field, members):
+  other = dataclasses.replace(members[1], data={**members[1].data, **field})
+  with pytest.raises(ConfigError, match="classifiers of the same data"):
     ensemble.join([members[0], other], "runs/two")
 
 
-@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_an_ensemble_has_no_temperature_and_says_so_before_it_is_evaluated(members, tmp_path):
+  with pytest.raises(ConfigError, match="may have learned from it"):
+    evaluate(ensemble.join(members, "runs/two"), calibrate=True, predictions=tmp_path / "p.csv")
+  assert not (tmp_path / "p.csv").exists()
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "all", "test"])
 def test_an_ensemble_is_not_evaluated_on_what_its_members_learned(split, members):
   divided = [with_data(member, folds=2, fold=fold) for fold, member in enumerate(members)]
   with pytest.raises(ConfigError, match="may have learned from it"):  # test of one fold alone

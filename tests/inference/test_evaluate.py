@@ -336,6 +336,14 @@ def test_moved_data_keep_the_roles_of_the_run(exported, run_copy, tmp_path, warn
     names = [row["name"] for row in read_csv(tmp_path / "p.csv")]
     assert len(names) == 60 and all(name.startswith("site_b/") for name in names)
     assert evaluate(loaded, source=source, split="train")["examples"] == 30
+  (tmp_path / "in").rename(tmp_path / "gone")
+  there = {"source": f"folder:{tmp_path}/moved", "split": "test"}
+  assert evaluate(loaded, **there, calibrate=True)["calibration"]["fitted_examples"] == 60
+  evaluate(loaded, source=f"folder:{folder}", split="all", report=tmp_path / "report")
+  with pytest.raises(ConfigError, match="names another place"):  # before anything is evaluated
+    there = {"source": f"folder:{folder}", "predictions": tmp_path / "q.csv"}
+    evaluate(loaded, **there, split="all", calibrate=True)
+  assert not (tmp_path / "q.csv").exists()
   assert sum("contains the training examples" in text for text in warnings) == 3
   (tmp_path / "moved" / "site_b" / "0").rename(tmp_path / "moved" / "site_b" / "1" / "more")
   with pytest.raises(ConfigError, match="the splits have different classes"):

@@ -173,6 +173,7 @@ def test_a_run_below_the_median_is_pruned_after_three_evaluations(made, monkeypa
   def train(config, workdir, **_):
     """Trains for five evaluations, whose figures fall from run to run."""
     watch = validation._watch.get()
+    wd.write_json(workdir, wd.ENVIRONMENT, {"data": {"source": "digits", "fingerprint": ""}})
     for step in range(1, 6):
       seen.append((len(search.study.trials) - 1, config.seed, step))
       if watch:
@@ -192,6 +193,25 @@ def test_a_run_below_the_median_is_pruned_after_three_evaluations(made, monkeypa
   assert "pruned at step 3: it is worse than the median" in capsys.readouterr().out
   assert "5 trials ended, 2 were pruned or failed" in search.summary()
   assert issubclass(PrunedError, RuntimeError)
+
+
+def test_a_search_compares_trials_on_equal_data_alone(made, monkeypatch):
+  numbers = iter("112")
+
+  def train(config, workdir, **_):
+    data = {"source": "digits", "fingerprint": next(numbers)}
+    wd.write_json(workdir, wd.ENVIRONMENT, {"data": data})
+    wd.write_json(workdir, "config.json", {})
+    with open(f"{workdir}/metrics.jsonl", "w") as file:
+      for kind in ("validation", "test"):
+        file.write(json.dumps({"kind": kind, "step": 5, "top1": 0.5}) + "\n")
+    return Result(str(workdir), 5, True)
+
+  monkeypatch.setattr(phases, "train", train)
+  search = made(seeds=1)
+  with pytest.raises(ConfigError, match="has changed since this search began"):
+    search.run(3, show(search))
+  assert states(search) == ["COMPLETE", "COMPLETE", "FAIL"]
 
 
 def test_a_search_is_one_command(tmp_path, quick, capsys):

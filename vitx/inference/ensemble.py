@@ -57,7 +57,7 @@ class Ensemble(Loaded):
 
   def learned_splits(self) -> tuple[str, ...]:
     """Returns the splits of the members' data with examples that a member may have learned from."""
-    return ("train", "validation", *(["test"] if len(self._list_folds()) > 1 else []))
+    return ("train", "validation", "all", *["test"] * (len(self._list_folds()) > 1))
 
   def by_fold(self) -> list[Loaded]:
     """Returns the ensemble of the members of each fold, which all lack one part of train."""
@@ -78,14 +78,15 @@ def join(members: Sequence[Loaded], place: str) -> Loaded:
     place: The directory that has them.
 
   Raises:
-    ConfigError: The models have other classes, or are no classifiers of one class per example.
+    ConfigError: The models have other classes or data, or are no classifiers of one class per
+      example.
   """
   first, tasks = members[0], [member.task for member in members]
   if len(members) == 1:
     return first
   is_known = all(isinstance(x, Classification) and x.targets == ("label",) for x in tasks)
-  if not is_known or len({member.class_names for member in members}) > 1:
-    raise ConfigError(f"workdir={place!r}: an ensemble needs classifiers of the same classes.")
+  if not is_known or len({(member.class_names, member.fingerprint) for member in members}) > 1:
+    raise ConfigError(f"workdir={place!r}: an ensemble needs classifiers of the same data.")
   fields = {x.name: getattr(tasks[0], x.name) for x in dataclasses.fields(Classification)}
   return Ensemble(
     settings=first.settings,

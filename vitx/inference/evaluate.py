@@ -19,7 +19,7 @@ from vitx.config.fields import read_settings
 from vitx.config.overrides import split as split_overrides
 from vitx.config.overrides import with_overrides
 from vitx.config.settings import change
-from vitx.data.dataset import Examples, Joined, spread
+from vitx.data.dataset import Dataset, Examples, Joined, spread
 from vitx.inference.collector import Collector, calibrate_sets, collect, run_models
 from vitx.inference.ensemble import Ensemble, load_model
 from vitx.inference.opening import open_model, open_split
@@ -81,9 +81,9 @@ def evaluate(
       that the run's `data.calibration` set aside. The result then has `sets`, a description of the
       threshold, and the metrics of `measure_sets`.
     report: The folder for a report, `index.html` and `report.md`, with all metrics and with
-      pictures of mistakes. A report implies `calibrate`, and `coverage=0.9` if the run set examples
-      for calibration aside. For an ensemble it has no temperature, since no validation examples
-      are new to all its members.
+      pictures of mistakes. A report implies `coverage=0.9` if the run set examples for calibration
+      aside, and on the run's own source `calibrate`, but not for an ensemble, since no validation
+      examples are new to all its members.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
   Returns:
@@ -106,7 +106,8 @@ def evaluate(
   model: dict[str, Any] = dict(weights=weights, source=source, trust_code=trust_code)
   with open_model(workdir, checkpoint, load=load_model, **model) as loaded:
     if report is not None:
-      calibrate = calibrate or not isinstance(loaded, Ensemble)
+      is_own = source in (None, loaded.settings.data.source)
+      calibrate = calibrate or (is_own and not isinstance(loaded, Ensemble))
       has_sets = loaded.settings.data.calibration > 0
       coverage = COVERAGE if coverage is None and has_sets else coverage
     evaluated = evaluate_split(loaded, calibrate=calibrate, coverage=coverage, **options)
@@ -153,6 +154,8 @@ def evaluate_split(
       parts.append((model, read if limit is None else spread(read, limit)))
       if coverage is not None:
         thresholds.append(calibrate_sets(model, settings, coverage, data_dir))
+    # Opened before the evaluation, which may take an hour.
+    validation = _open_validation(loaded, dataset, name, source, data_dir) if calibrate else None
     whole = parts[0][1] if len(parts) == 1 else Joined([read for _, read in parts])
     with _predictions(file, whole, loaded) as write:
       figures = run_models(parts, settings, write, collected)
@@ -162,8 +165,7 @@ def evaluate_split(
       figures |= classification.summarize(predictions, len(loaded.class_names))
     if predictions and calibrate:
       fitted = collected
-      if name != "validation" or source not in (None, loaded.settings.data.source):
-        validation = open_split(loaded, "validation", None, data_dir)[2]
+      if validation is not None:
         fitted = collect(
           loaded, settings, validation if limit is None else spread(validation, limit)
         )
@@ -180,6 +182,17 @@ def evaluate_split(
     **figures,
   }
   return Evaluation(loaded, whole, result, predictions)
+
+
+def _open_validation(
+  loaded: Loaded, dataset: Dataset, split: str, source: str | None, data_dir: str | None
+) -> Examples | None:
+  """Opens *validation* of the run for a temperature; None if the split of `dataset` is this."""
+  is_own = source in (None, loaded.settings.data.source)
+  is_same = is_own or dataset.info.fingerprint == loaded.fingerprint
+  if is_same and split == "validation":
+    return None
+  return open_split(loaded, "validation", source if is_same else None, data_dir)[2]
 
 
 def _divide(loaded: Loaded, split: str | None, source: str | None) -> list[Loaded]:

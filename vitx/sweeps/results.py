@@ -91,13 +91,18 @@ def measure_methods(
 def _check_data(point: Point, workdir: str, runs: Sequence[Experiment]) -> None:
   """Checks that the run of a point, if it has begun, was trained on the data of today.
 
-  A finished point is not trained again, so that nothing else would notice other data.
+  A finished point is not trained again, so that nothing else would notice other data. Folds depend
+  on the order of the classes too.
   """
   names = sorted(point.config.get("phases") or ())
   for place, run in zip([wd.join(workdir, x) for x in names] or [workdir], runs, strict=True):
     then, now = wd.read_json(place, wd.ENVIRONMENT).get("data"), run.source.info
     # Points of one method have several sources if the name of the source contains the seed.
-    if then and then.get("source") == now.name and then["fingerprint"] != now.fingerprint:
+    if not then or then.get("source") != now.name:
+      continue
+    orders = {tuple(names or ()) for names in (then["class_names"], now.class_names)}
+    has_order = point.fold is None or len(orders) == 1
+    if then["fingerprint"] != now.fingerprint or not has_order:
       raise ConfigError(
         f"data.source={now.name!r} has changed since {place} was trained. Restore the data, or"
         " choose another --workdir."

@@ -25,6 +25,7 @@ from vitx.analysis.csv_files import write_records
 from vitx.analysis.statistics import spread
 from vitx.analysis.tables import lay_out
 from vitx.checkpoints import lock
+from vitx.checkpoints import workdir as wd
 from vitx.config.errors import ConfigError, importing
 from vitx.config.loader import load_config
 from vitx.config.overrides import split
@@ -194,6 +195,7 @@ class Search:
       with watching(prune if is_first else None):
         if not train_points([point], self._directory, show):
           return False
+      self._check_data(point)
       outcome = read_outcome(point, self._directory)
       if outcome is None or outcome.problem:
         self.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
@@ -202,6 +204,17 @@ class Search:
     trial.set_user_attr("values", values)
     self.study.tell(trial, sum(values) / len(values))
     return True
+
+  def _check_data(self, point: Point) -> None:
+    """Checks that a run had the data of the runs before it, with which it is compared."""
+    data = wd.read_data(wd.find_run(wd.join(self._directory, point.name)))
+    source, now, known = data["source"], data["fingerprint"], self.study.user_attrs.get("data", {})
+    if known.get(source, now) != now:
+      raise ConfigError(
+        f"data.source={source!r} has changed since this search began. Restore the data, or choose"
+        " another --workdir."
+      )
+    self.study.set_user_attr("data", {**known, source: now})
 
   def points(self, params: Mapping[str, Any]) -> list[Point]:
     """Returns the runs of a trial; numbers have six digits, by which the runs are named."""
