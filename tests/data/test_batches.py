@@ -87,6 +87,9 @@ def test_the_parity_of_an_example_is_drawn_once_and_alternates_by_epoch(repeats)
   assert all(len(first) == 1 for first in parities.values())
   assert 10 < sum(map(max, parities.values())) < 27
   assert "parity" not in make().batch(0)
+  examples = Rows([{"image": image(i), "label": i % 2} for i in range(9)])
+  with pytest.raises(ConfigError, match=r"balanced' and .* exclude each other"):
+    make(examples, sampling="balanced", with_parity=True)
 
 
 @pytest.mark.parametrize("memory", ["always", "never"])

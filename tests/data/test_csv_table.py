@@ -184,6 +184,7 @@ BAD = (
   (["0,2"] * 3, "file,a,b", {"label_kind": "classes"}, "line 2: b='2' must be 0 or 1"),
   (["cat,train", "dog,"], "file,label,split", {}, "line 3: the cell of 'split' is empty"),
   (["cat,train", "dog,test"], "file,label,split", {}, "'train' has no images of dog"),
+  (["cat,a", "dog,b"], "file,label,split", {"splits": {"train": "a"}}, "'a' has no images of dog"),
 )
 
 

@@ -56,6 +56,12 @@ def test_a_single_table_is_train(tmp_path):
   assert sum(map(len, groups)) == len(set.union(*groups)) == 5
   assert sum(len(source.role(role)) for role in ROLES) == 20
   assert all(len(source.role(role)) for role in ROLES)
+  other = make_table(20, [i // 4 for i in range(20)]).map(
+    lambda row: {"more": (row["more"] + 1) % 5}
+  )
+  assert open_saved(tmp_path / "corrected", other, groups="more").info.fingerprint != (
+    source.info.fingerprint
+  )
 
 
 def test_a_directory_of_images_is_read_by_the_library(tmp_path, monkeypatch):

@@ -65,6 +65,8 @@ class TrainBatches:
     labels, repeats, threads = getattr(examples, "labels", None), data.repeats, data.threads
     if data.sampling == "balanced" and (labels is None or labels.ndim != 1):
       raise ConfigError("data.sampling='balanced' needs one class for each example.")
+    if data.sampling == "balanced" and with_parity:  # an example has no epochs of equal length
+      raise ConfigError("data.sampling='balanced' and augment.alternate_flips exclude each other.")
     self._rows = share(batch_size, process_index, process_count)
     self._batch_size = batch_size
     self._seed = seed

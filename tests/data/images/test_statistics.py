@@ -23,6 +23,9 @@ def test_a_well_known_set_needs_no_images(make_data):
   data = make_data()
   known = DatasetInfo("imagenette/160px-v2", image_spec(3))
   assert statistics(data, known) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+  assert statistics(data, DatasetInfo("mnist:3.0.1", image_spec(1))) == ((0.1307,), (0.3081,))
+  with pytest.raises(ConfigError, match="are not read here"):  # a function of the user's own
+    statistics(data, DatasetInfo("mnist:open_inverted", image_spec(1)))
 
 
 def test_values_in_the_config_are_used(data_dir, make_data):

@@ -65,12 +65,15 @@ class Encoded:
       return to_mode(file, self.channels, self.value_range, upright=self.upright)
 
   def moment(self) -> str:
-    """Returns the camera and the minute of a photo by its EXIF; "" if it does not state both."""
+    """Returns the camera and the minute of a photo by its EXIF; "" if it does not state both.
+
+    Cameras whose clock was never set write zeros or blanks.
+    """
     content = io.BytesIO(self.content)
     with contextlib.suppress(Exception), Image.open(content, formats=FORMATS) as file:
       exif = file.getexif()  # see `_find_orientation`
       taken = exif.get_ifd(ExifTags.IFD.Exif)[ExifTags.Base.DateTimeOriginal]
-      return f"{exif[ExifTags.Base.Model]}, {taken[:16]}"
+      return f"{exif[ExifTags.Base.Model]}, {taken[:16]}" if taken.strip("0: ") else ""
     return ""
 
   def decode(self) -> np.ndarray:

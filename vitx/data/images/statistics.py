@@ -66,7 +66,8 @@ def _choose_statistics(
   info: DatasetInfo, train: Examples | None, threads: int
 ) -> tuple[Channels, Channels]:
   """Returns a set's published mean and standard deviation, or computes them from images."""
-  known = KNOWN.get(info.name.split("/")[0].split(":")[0])
+  name, _, version = info.name.partition("/")[0].partition(":")  # a colon may also precede code
+  known = None if version.isidentifier() else KNOWN.get(name)
   if known is not None and len(known[0]) == find_channels(info):
     return known
   if train is None:

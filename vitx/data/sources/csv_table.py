@@ -82,8 +82,8 @@ def open_csv(data: DataSettings) -> Dataset:
     places = [i for i, name_of_split in enumerate(splits) if name_of_split == split]
     targets = None if values is None else values[places]
     files[split] = ImageFiles(path.parent, tuple(paths[i] for i in places), data, targets, key)
-    if chosen and kind == "class":
-      check_filled(name, split, files[split], names or (), names or ())
+  if chosen and kind == "class":
+    check_filled(data, files, names or (), dict.fromkeys(files, names or ()))
   spec = {} if values is None else {key: ArraySpec(values.shape[1:], values.dtype.name)}
   cells = [row.cells.get(data.groups or "", "") for row in rows]
   groups = dict(zip(paths, cells, strict=True)) if data.groups in columns else {}

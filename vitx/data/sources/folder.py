@@ -101,6 +101,7 @@ def open_folder(data: DataSettings) -> Dataset:
   layout = folder_layout.find_layout(field, root, stated, bases)
   names, is_stated = _name_classes(field, root, layout, stated)
   splits: dict[str, ImageFiles] = {}
+  required: dict[str, Iterable[str]] = {}
   others: list[Path] = []
   skipped, problem = list[str](), layout.problem
   for split, classes in layout.splits.items():
@@ -114,7 +115,8 @@ def open_folder(data: DataSettings) -> Dataset:
     problem = (find_role(split) == "train" and doubt) or problem or doubt
     for part, paths in parts.items():
       splits[part] = _make_files(root, paths, names, data)
-      check_filled(name, part, splits[part], names, map(normalize, classes) if is_stated else names)
+      required[part] = {*map(normalize, classes)} if is_stated else names
+  check_filled(data, splits, names, required)
   for path in layout.skipped:
     count = len(files.find_files(field, path, SUFFIXES)[0])
     skipped.append(f"{path.name} ({count} images){suggest_name(path.name)}")
@@ -257,15 +259,29 @@ def _make_files(
 
 
 def check_filled(
-  name: str, split: str, images: ImageFiles, names: Sequence[str], required: Iterable[str]
+  data: DataSettings,
+  splits: Mapping[str, ImageFiles],
+  names: Sequence[str],
+  required: Mapping[str, Iterable[str]],
 ) -> None:
-  """Checks that a split has images, and that the split train has images of the required classes."""
-  empty = {*required} - {names[label] for label in np.unique(np.asarray(images.labels))}
-  if empty and (find_role(split) == "train" or not len(images)):
-    raise ConfigError(
-      f"data.source={name!r}: the split {split!r} has no images of {listing(empty)} with one of the"
-      f" suffixes {listing(SUFFIXES)}."
-    )
+  """Checks that each split has images, and that those for train have images of each class.
+
+  Args:
+    data: The config's `data`, whose `splits.train` names the splits for train.
+    splits: The images of each split.
+    names: The names of the classes.
+    required: The classes that each split is to have for train.
+  """
+  train = data.splits.train or "+".join(split for split in splits if find_role(split) == "train")
+  for expression in (train, *(split for split in splits if not len(splits[split]))):
+    parts = [split for split in find_bases(expression) if split in splits]
+    labels = {label for split in parts for label in np.unique(np.asarray(splits[split].labels))}
+    empty = {name for split in parts for name in required[split]} - {names[x] for x in labels}
+    if empty:
+      raise ConfigError(
+        f"data.source={data.source!r}: the split {expression!r} has no images of {listing(empty)}"
+        f" with one of the suffixes {listing(SUFFIXES)}."
+      )
 
 
 def _fingerprint(splits: Mapping[str, ImageFiles]) -> str:

@@ -103,6 +103,10 @@ def open_hub(data: DataSettings) -> Dataset:
   parts: list[str | bytes] = [*(names or ())]
   for split in sorted(opened):
     parts += [split, str(len(opened[split])), digest(_content(opened[split]))]
+  groups: dict[str, str] = {}
+  if data.groups in first.features:
+    groups = {f"{s}[{i}]": str(x) for s in opened for i, x in enumerate(tables[s][data.groups])}
+    parts += groups.values()
   hint = "" if label else class_names.hint_label(kinds, f"{class_names.CLASS} or {VALUE}")
   if hint and data.label_columns is None:
     logging.warning("%s is read without labels.%s", name, hint)
@@ -113,10 +117,8 @@ def open_hub(data: DataSettings) -> Dataset:
   readable = {split: _drop_unreadable(images, skipped) for split, images in opened.items()}
   splits = {split: images for split, images in readable.items() if len(images)}
   unlabeled = tuple(split for split in opened if split not in splits)
-  unread, find_group = {"examples whose label is missing": skipped}, None
-  if data.groups in first.features:
-    groups = {f"{s}[{i}]": str(x) for s in splits for i, x in enumerate(tables[s][data.groups])}
-    find_group = groups.__getitem__
+  unread = {"examples whose label is missing": skipped}
+  find_group = groups.__getitem__ if groups else None
   return make_dataset(info, splits, unlabeled=unlabeled, unread=unread, groups=find_group)
 
 
