@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -126,6 +127,15 @@ class Closed:
 
   def fileno(self):
     raise OSError
+
+
+def test_files_are_written_although_the_console_has_gone(finished_run, tmp_path, monkeypatch):
+  Image.new("L", (8, 8)).save(tmp_path / "a.png")
+  monkeypatch.setattr(sys, "stdout", Closed())
+  files = [str(tmp_path / "p.csv"), str(tmp_path / "p.json")]
+  words = ["--workdir", str(finished_run[0]), "--csv", files[0], "--json", files[1]]
+  assert main.main(["predict", str(tmp_path / "a.png"), *words]) == main.GONE
+  assert all(Path(file).read_text().count("a.png") == 1 for file in files)
 
 
 @pytest.mark.parametrize(

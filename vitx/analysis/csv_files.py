@@ -5,13 +5,18 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+
+def open_file(path: str | Path, mode: str = "r") -> IO[str]:
+  """Opens a CSV file in UTF-8; names of files in it that are no UTF-8 keep their bytes."""
+  return open(path, mode, newline="", encoding="utf-8", errors="surrogateescape")
 
 
 @contextlib.contextmanager
 def create(path: str | Path) -> Iterator[Callable[[Iterable[Any]], Any]]:
   """Creates a CSV file, and yields a function that writes a row of cells to it."""
-  with open(path, "w", newline="", encoding="utf-8") as file:
+  with open_file(path, "w") as file:
     yield csv.writer(file).writerow
 
 

@@ -108,11 +108,11 @@ def _run_mixers(
   effort: dict[str, Any] = {"repeats": repeats, "seconds": seconds, "say": say}
   with Neighbors() as neighbors:
     rows = measure(mixers or list(MIXERS), tokens, Setting(**setting), **effort)
-  print(report.format_rows(rows, Setting(**setting)), flush=True)
   if csv:
     report.write_csv(csv, rows)
   if plot:
     report.write_plot(plot, rows)
+  print(report.format_rows(rows, Setting(**setting)))
   neighbors.print()
 
 
@@ -169,9 +169,10 @@ def _run_choose(
       bounds[name] = choose.fit(family_ratios)
       measured = choose.describe(family_ratios, setting, repeats, neighbors)
       families[name] = {"masked": [list(bound) for bound in bounds[name]], "measured": measured}
+  rule.write_families(path, kind, families, tiles)
+  if names:
     print(choose.format_ratios(ratios, bounds))
     neighbors.print()
-  rule.write_families(path, kind, families, tiles)
   print(f"wrote {path}, the rule by which auto picks on {kind!r}")
 
 

@@ -45,12 +45,12 @@ def run(
 
   loaded = load_model(workdir, checkpoint, weights=weights)
   result = evaluate(loaded, **options)
+  if json:
+    write_json(json, result)
   print(
     f"{workdir}, checkpoint {result['step']}, on {result['source']} ({result['split']})\n"
     f"  examples            {result['examples']:>9,}\n"
     f"{table(loaded.task.figures, result, loaded.class_names)}"
   )
-  if json:
-    write_json(json, result)
   if options["report"]:
     print(f"the report is {options['report']}/index.html")

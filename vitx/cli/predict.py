@@ -64,17 +64,18 @@ def run(
     columns["set"] = prediction.sets
     shown = {**shown, "set": [", ".join(classes) or "empty" for classes in prediction.sets]}
   rows = list(zip(*shown.values(), strict=True))
-  print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
-  if prediction.skipped:
-    lines = "".join(f"\n  {line}" for line in prediction.skipped)
-    lines += "" if accepts else "\nThe exit status is 1; --skip_unreadable accepts such inputs."
-    say(f"skipped {len(prediction.skipped)} inputs that cannot be read:{lines}")
+  # The files come first, since a console may end or lack a character.
   if json:
     arrays = {name: prediction.rows[name].tolist() for name in WRITTEN if name in prediction.rows}
     entries = zip(*columns.values(), *arrays.values(), strict=True)
     write_json(json, [dict(zip((*columns, *arrays), entry, strict=True)) for entry in entries])
   if csv:
     csv_files.write(csv, [list(shown), *rows])
+  print(lay_out([list(shown), *([_cell(value) for value in row] for row in rows)]))
+  if prediction.skipped:
+    lines = "".join(f"\n  {line}" for line in prediction.skipped)
+    lines += "" if accepts else "\nThe exit status is 1; --skip_unreadable accepts such inputs."
+    say(f"skipped {len(prediction.skipped)} inputs that cannot be read:{lines}")
   return 0 if accepts else 1
 
 

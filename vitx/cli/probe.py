@@ -53,6 +53,10 @@ def run(json: str | None, csv: str | None, **options: Any) -> None:
   from vitx.inference.probe import probe
 
   result = probe(**options)
+  if json:
+    write_json(json, result)
+  if csv:
+    csv_files.write_records(csv, _records(result))
   counts = ", ".join(f"{count:,} {role}" for role, count in result["examples"].items())
   step = f", checkpoint {result['step']}" if options["workdir"] else ""
   print(
@@ -64,10 +68,6 @@ def run(json: str | None, csv: str | None, **options: Any) -> None:
     print(f"\ntest, by the number of training examples of each class\n{_few_table(result)}")
   if options["out"] and result["few_shot"]:
     print(os.path.join(options["out"], "few_shot.png"))
-  if json:
-    write_json(json, result)
-  if csv:
-    csv_files.write_records(csv, _records(result))
 
 
 def _whole_rows(result: Mapping[str, Any]) -> list[list[str]]:

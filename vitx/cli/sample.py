@@ -40,7 +40,8 @@ def run(workdir: str, out: str | None, **options: Any) -> None:
   folder = Path(out) if out is not None else Path(workdir) / "samples"
   check_folder(folder, "out")
   samples = sample(workdir, **options)
+  written = write_samples(samples, folder)
   if samples.kind == "text":  # The terminal's encoding may lack some characters.
     encoding = sys.stdout.encoding or "utf-8"
     print(title_texts(samples).encode(encoding, errors="replace").decode(encoding))
-  print(write_samples(samples, folder))
+  print(written)

@@ -176,9 +176,9 @@ def compare(
   more = pool_folds(group_folds(points, outcomes, workdir))
   paths = write_results(comparison, points, workdir, Path(out), named, plot=plot, more=more)
   shown = "\n".join([f"\n{live.table()}", *(f"\n{part}" for part in more), *map(str, paths)])
-  print(shown)
   status = 1 if any(outcome.problem for outcome in outcomes) else 0
   record(identity, workdir, paths, shown=shown, status=status)
+  print(shown)
   return status
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitx.analysis import markdown
+from vitx.analysis import csv_files, markdown
 from vitx.config.errors import ConfigError
 from vitx.files import reading
 from vitx.inference.evaluate import evaluate_split, evaluate_together
@@ -64,7 +64,7 @@ def predict_folds(directory: str, class_names: Sequence[str]) -> dict[str, np.nd
   with tempfile.TemporaryDirectory() as folder:
     file = Path(folder, "predictions.csv")
     evaluate_split(directory, file=file)
-    with reading(f"{directory} predicts other classes"), file.open(newline="") as lines:
+    with reading(f"{directory} predicts other classes"), csv_files.open_file(file) as lines:
       rows = {row["name"]: [row[f"p({x})"] for x in class_names] for row in csv.DictReader(lines)}
   return {name: np.array(row, float) for name, row in rows.items()}
 
