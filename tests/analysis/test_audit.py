@@ -88,6 +88,9 @@ def test_the_expression_keeps_each_group_together():
   texts = [re.search(expression, name).groups() for name in names]
   assert texts[0] == texts[1] and texts[2] == texts[3] and len(set(texts)) == 4
   assert not set(expression) & set(" ,\\'\"")
+  expression = audit.write_groups([["train[1]", "train[2]"], ["train[15]", "train[70]"]])
+  texts = [re.search(expression, f"train[{i}]").groups() for i in (1, 2, 15, 70, 10, 105)]
+  assert texts[0] == texts[1] and texts[2] == texts[3] and len(set(texts)) == 4
 
 
 def test_the_missing_library_is_named(monkeypatch):

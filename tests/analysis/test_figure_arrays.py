@@ -231,6 +231,9 @@ def test_a_subject_has_the_graph_of_its_pattern():
   figures = graph_figures(Full(), TokenLayout((8, 8)))
   assert row["layers"] == "0 1 2 3" and row["density"] == figures.density == 1
   assert row["path_length"] == figures.path_length and row["spectral_gap"] == figures.spectral_gap
+  wide = "digits:softmax,model.num_heads=8,token_mixer={'name':'bigbird','block':4,'random':1}"
+  heads = [row["head"] for row in compute_graph(open_subject(config=wide)) if row["layers"] == "0"]
+  assert heads == [*range(8)]
 
 
 class Mean(nn.Module):

@@ -69,6 +69,9 @@ def test_a_launch_starts_a_task_for_each_point_that_has_none(tmp_path, slurm, ca
   (slurm / "queue").write_text("9_0\n17_0\n17_1\n")
   launcher.submit(listed, 2, "top1")
   assert "no task is missing: 3 points are not done, and 3 tasks train" in capsys.readouterr().out
+  (slurm / "queue").unlink()  # squeue fails, so the tasks of an earlier launch are not known
+  launch.Launcher("slurm", "", str(directory)).submit(listed, 2, "top1")
+  assert "started 3 tasks" in capsys.readouterr().out
 
 
 def test_a_job_that_slurm_refuses_ends_with_its_message(tmp_path, slurm):

@@ -93,6 +93,18 @@ def test_the_file_of_duplicates_can_be_given_back(text, tmp_path, capsys):
   assert len(source.test) == 4  # the directory of test stays as it is
 
 
+def test_duplicates_of_test_that_are_drawn_for_calibration_are_those_to_leave_out(tmp_path):
+  for i in range(6):
+    for name in ("ant", "rose"):
+      for split in ("train", "test"):
+        draw(tmp_path / "in" / split / name / f"{i}.png", 100 * (name == "rose") + i)
+  source = f"dataset=folder:{tmp_path}/in,data.calibration=0.5"
+  audit = Audit(f"configs/photos.py:from_scratch,{source}", suspects=1)
+  assert {image.role for image in audit.images} == {"train", "validation", "test", "calibration"}
+  firsts = [group[0][0].role for group in audit.findings["duplicates"]]
+  assert firsts == ["test"] * 12
+
+
 def test_predictions_out_of_fold_must_have_the_classes_of_the_data(monkeypatch):
   write = lambda directory, file: file.write_text("name,p(no),p(yes)\nx,0.3,0.7\ny,0,1\n")  # noqa: E731
   monkeypatch.setattr(folds, "evaluate_split", write)

@@ -50,6 +50,15 @@ def test_an_unreachable_hub_is_asked_once(hub_server, monkeypatch, tmp_path):
     hub.download("hf:timm/other")
 
 
+def test_a_cached_file_of_less_priority_is_used_without_a_network(
+  hub_server, monkeypatch, tmp_path
+):
+  hub_server.add("timm/tiny", {"pytorch_model.bin": b"weights"})
+  path = hub.download("hf:timm/tiny")
+  set_constants(monkeypatch, NOWHERE, tmp_path / "hub_cache")
+  assert hub.download("hf:timm/tiny") == path
+
+
 def test_a_missing_library_names_its_extra(monkeypatch):
   monkeypatch.setitem(sys.modules, "huggingface_hub", None)
   with pytest.raises(MissingExtraError, match=r'hf:timm/tiny.*"\.\[hub\]"'):

@@ -61,6 +61,9 @@ def test_weights_that_are_not_summed_keep_their_values():
     ((17, 4), (26,), (layout(4), layout(5)), "in more than the number of tokens"),
     ((17, 4), (26, 4), (None, layout(5)), "17 tokens, but 26 are needed, .*is not known"),
     ((17, 4), (27, 4), (layout(4), layout(5)), "17 tokens, but 27 are needed, and 27 entries"),
+    ((16, 4), (17, 4), (layout(4), layout(4)), "only one of them has entries for the tokens in"),
+    ((17, 4), (25, 4), (layout(4), layout(5)), "only one of them has entries for the tokens in"),
+    ((16, 4), (25, 4), (layout(4), layout(5)), ""),
     ((17, 4), (26, 4), (layout(4), TokenLayout((25,), 1)), "17 .* 26 .*numbers of axes"),
   ],
 )

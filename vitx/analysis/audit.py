@@ -161,4 +161,4 @@ def write_groups(groups: Sequence[Sequence[str]]) -> str:
   hyphens become ".", which needs no quotes and matches any sign.
   """
   names = ("|".join(re.sub(r"[^\w/-]", ".", name) for name in group) for group in groups)
-  return "".join(f"^(?:{group})()|" for group in names) + "(.*)"
+  return "".join(f"^(?:{group})()$|" for group in names) + "(.*)"

@@ -111,7 +111,7 @@ class Launcher:
     from vitx.sweeps.sweep import is_done
 
     rest = sum(not is_done(wd.join(self._directory, point.name)) for point in points)
-    queued = len(self._list_tasks()) if self._is_slurm else 0
+    queued = len([*filter(None, self._list_tasks())]) if self._is_slurm else 0
     missing = max(rest - queued, 0) if self._is_slurm else min(rest, count or 1)
     if missing:
       self._start(missing, count or missing, figure)

@@ -14,7 +14,7 @@ from vitx.analysis.probes import LabeledFeatures, predict_out_of_fold
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
 from vitx.data.cache import cache_directory
-from vitx.data.dataset import read_encoded
+from vitx.data.dataset import CALIBRATION, read_encoded
 from vitx.data.images.decode import Encoded
 from vitx.data.in_memory import SKIP, find_problems, raise_all
 from vitx.data.sources import find_info
@@ -34,9 +34,9 @@ class Audit:
   """The images of a config, and what is noticed about them before a training.
 
   Attributes:
-    images: The n images, in the order train, validation, test.
+    images: The n images, in the order train, validation, test, calibration.
     findings: The groups of images of each kind: duplicates, suspects, unusual, bursts. In a group,
-      an image of test precedes one of validation, and this one of train.
+      an image of test precedes one of validation, this one of train, and this one of calibration.
     judge: A sentence about the predictions of the labels.
     groups: The expression for `data.groups` that keeps bursts together.
   """
@@ -124,8 +124,9 @@ class Audit:
 
   def _group(self, numbers: Any, texts: Mapping[int, str]) -> list[ImageGroup]:
     """Returns the groups of images of equal numbers, those of several classes or roles first."""
-    parts = checks.list_groups(numbers)
-    groups = [[(self.images[i], texts[i]) for i in part[::-1].tolist()] for part in parts]
+    order = lambda i: (self._roles[i] == CALIBRATION, -i)  # noqa: E731
+    parts = [sorted(part.tolist(), key=order) for part in checks.list_groups(numbers)]
+    groups = [[(self.images[i], texts[i]) for i in part] for part in parts]
     return sorted(groups, key=lambda group: [-_count(group, x) for x in ("class_name", "role")])
 
   def summarize(self) -> list[list[str]]:

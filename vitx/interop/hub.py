@@ -64,21 +64,20 @@ def find(source: str, files: Sequence[str], field: str = "init_from") -> str | N
   """
   name, revision = split(source)
   where = f"{field}={source!r}"
-  hub = _load_library(where)
+  hub, problem, missing = _load_library(where), "", None
   for file in files:
     try:
-      problem = _try_connection(hub, hub.hf_hub_url(name, file, revision=revision))
+      problem = problem or _try_connection(hub, hub.hf_hub_url(name, file, revision=revision))
       return hub.hf_hub_download(name, file, revision=revision, local_files_only=bool(problem))
-    except hub.errors.LocalEntryNotFoundError as error:
-      reason = problem or _to_line(error)
-      raise ConfigError(
-        f"{where}: {file} is not in the cache, and the Hub cannot be reached: {reason}"
-      ) from error
+    except hub.errors.LocalEntryNotFoundError as error:  # the cache may have the next one
+      missing = missing or (f"{file} is not in the cache", problem or _to_line(error))
     except hub.errors.EntryNotFoundError:
       continue
     # A missing repository or revision and a failed connection all raise one of these.
     except (OSError, ValueError) as error:
       raise ConfigError(f"{where} cannot be downloaded: {_to_line(error)}") from error
+  if missing is not None:
+    raise ConfigError(f"{where}: {missing[0]}, and the Hub cannot be reached: {missing[1]}")
   return None
 
 

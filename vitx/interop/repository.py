@@ -40,8 +40,8 @@ def load(
       checkpoint is loaded.
     checkpoint: "best", by the task's primary metric on *validation* (the latest, before the first
       evaluation); "latest", the newest saved state, even if a signal interrupted its evaluation; or
-      a step. With "best" and "latest", damaged checkpoints are skipped with a warning. A repository
-      has one checkpoint.
+      a step. If the newest checkpoints are damaged, they are skipped with a warning; a damaged best
+      one is an error. A repository has one checkpoint.
     weights: The weights: "ema", the moving average; "raw"; or None for the weights that chose the
       best checkpoint (the first of `evaluation.weights`, or "raw" if the run has no average). A
       repository has one kind of weights and needs None.

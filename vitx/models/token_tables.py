@@ -80,6 +80,9 @@ def explain_refusal(
   for shape, known in ((source, source_layout), (target, layout)):
     if shape[axis] not in (known.length, math.prod(known.grid)):
       return f"{lengths}, and {shape[axis]} entries do not fit {describe(known)}"
+  has_prefix = [n[axis] == x.length for n, x in ((source, source_layout), (target, layout))]
+  if source_layout.prefix and layout.prefix and has_prefix[0] != has_prefix[1]:
+    return f"{lengths}, and only one of them has entries for the tokens in front of the grid"
   if len(layout.grid) != len(source_layout.grid):
     grids = f"{describe(source_layout)} and {describe(layout)}"
     return f"{lengths}, and {grids} have different numbers of axes"
