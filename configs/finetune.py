@@ -34,9 +34,9 @@ python train.py --config configs/finetune.py:swap,init_from=runs/base,token_mixe
 
 Its data, augmentation, evaluation and batch size are those of the network's own config, its recipe
 is ours, at one rate for all blocks. In every row, the projections that both mixers have are loaded,
-other parameters of the new mixer are new, and `swap.align=attention` (or `features`) adds a phase
-`align` before the phase `tune`: without labels, each mixer (or block) learns the outputs of the old
-one, for 5 epochs unless `phases.align.duration=` says otherwise.
+other parameters of the new mixer are new. In every row but `lora`, `swap.align=attention` (or
+`features`) adds a phase `align` before the phase `tune`: without labels, each mixer (or block)
+learns the outputs of the old one, for 5 epochs unless `phases.align.duration=` says otherwise.
 
 Row `lora` trains, and saves, only the head and adapters of low rank (LoRA, Hu et al. 2022) of the
 network of `init_from`, with its data and augmentation as in `swap`. `model.lora.rank=16`,
@@ -216,7 +216,7 @@ def _align(config: ConfigDict, target: str, base: dict[str, Any]) -> None:
     "duration": "5 epochs",
     "learning_rate": 1e-3,
     "optimizer": {"weight_decay": 0.0},
-    "schedule": {"name": "cosine", "warmup": "5%"},
+    "schedule": {"warmup": "5%"},
   }
   changes = config.phases.align.to_dict()
   for field, value in changes.items():

@@ -82,12 +82,13 @@ def get_config(arg: str | None = None) -> ConfigDict:
   config.model.token_mixer = ConfigDict(_mixer(row))
   if kind == "evit":
     depth, share = config.model.depth, float(row.split("_")[-1])
-    with config.unlocked(), teacher_model.unlocked():
+    with config.unlocked():
       config.model.token_reduction = dict(name="evit", layers=(depth // 4, depth // 2), keep=share)
-      teacher_model.token_reduction = dict(name="none")  # phase 0 would inherit the other
   phases: dict[str, Any] = {}
   if not backbone:
-    phases["phase0"] = _phase0(*dense, teacher_model)
+    # A phase inherits what it does not name.
+    others = {"token_reduction": {"name": "none"}} if kind == "evit" else {}
+    phases["phase0"] = _phase0(*dense, ConfigDict(teacher_model.to_dict() | others))
   if learns and not predictors:
     phases["phase1"] = _phase1(*predict)
   if kind != "predictors":

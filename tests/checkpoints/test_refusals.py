@@ -31,16 +31,23 @@ def test_an_earlier_step_is_refused_and_the_newest_is_replaced(tmp_path):
 def test_a_checkpoint_stays_until_the_one_that_replaces_it_is_complete(tmp_path, monkeypatch):
   with CheckpointStore(tmp_path) as store:
     fill(store, [5])
-    monkeypatch.setattr(ocp.AsyncCheckpointer, "save", failing(OSError(errno.ENOSPC, "full")))
-    with pytest.raises(CheckpointError, match="The last one, 5, is untouched"):
+    with monkeypatch.context() as patch:
+      patch.setattr(ocp.JsonCheckpointHandler, "finalize", failing(OSError("no space")))
       store.save(5, small(6), {})
+      with pytest.raises(CheckpointError, match="The last one, 5, is untouched"):
+        store.wait()
     assert_same(store.restore(5).state, small(5))
-  (tmp_path / "5").rename(tmp_path / "replaced-5")  # as a kill during the save leaves it
-  with CheckpointStore(tmp_path) as store:
+    monkeypatch.setattr(Directory, "replace", lambda self: None)  # a kill leaves both
+    store.save(5, small(6), {})
+    store.wait()
     assert_same(store.restore(5).state, small(5))
-  shutil.copytree(tmp_path / "5", tmp_path / "replaced-5")  # and one after the save
-  with CheckpointStore(tmp_path) as store:
-    assert store.steps() == [5] and [path.name for path in tmp_path.iterdir()] == ["5"]
+  monkeypatch.undo()
+  shutil.copytree(tmp_path, tmp_path / "killed" / "between")
+  shutil.rmtree(tmp_path / "killed" / "between" / "5")  # a kill between the two renames
+  for place in (tmp_path, tmp_path / "killed" / "between"):
+    with CheckpointStore(place) as store:
+      assert_same(store.restore(5).state, small(6))
+    assert {path.name for path in place.iterdir()} <= {"5", "killed"}
 
 
 def test_restoring_a_missing_step_is_refused(tmp_path):

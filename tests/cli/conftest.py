@@ -46,6 +46,7 @@ def quick(monkeypatch, uncleared):
     shared = json.dumps(trained.wd.to_plain(config) | {"seed": 0}, sort_keys=True)
     resolved, fingerprint = resolve(shared)
     data = {"source": "digits", "fingerprint": fingerprint, "examples": {"train": 9}}
+    data["class_names"] = [*"0123456789"]
     environment = {"data": data, "devices": ["cpu"], "processor": "p", "cores": 2}
     environment |= {"python": "3", "versions": {"jax": "0"}, "commit": "c"}
     trained.wd.write_json(workdir, "environment.json", environment)

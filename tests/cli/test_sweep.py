@@ -78,6 +78,18 @@ def test_data_must_not_change_after_a_point(tmp_path, quick):
     writing.measure_methods([point], {}, str(tmp_path))
 
 
+def test_the_order_of_classes_must_not_change_after_a_fold(tmp_path, quick):
+  """The folds of equal files depend on it."""
+  listed = points("data.fold=[0]", seeds=1, config=f"digits.py:{TINY},data.folds=3")
+  assert train_points(listed, tmp_path, Silent())
+  path = tmp_path / listed[0].name / "environment.json"
+  record = json.loads(path.read_text())
+  record["data"]["class_names"].reverse()
+  path.write_text(json.dumps(record))
+  with pytest.raises(ConfigError, match="has changed since"):
+    writing.measure_methods(listed, {}, str(tmp_path))
+
+
 def test_a_missing_extra_is_named_before_the_training(tmp_path, monkeypatch):
   monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
   with pytest.raises(MissingExtraError, match=r"\[plot\]"):

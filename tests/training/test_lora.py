@@ -13,6 +13,7 @@ from tests.interop.published import begin
 from tests.test_folder_end_to_end import draw
 from tests.training.interruption import train_until
 from tests.training.test_loop import same
+from vitx.checkpoints import tree
 from vitx.checkpoints.store import CheckpointStore
 from vitx.checkpoints.tree import name_arrays
 from vitx.config.errors import ConfigError
@@ -146,6 +147,19 @@ def test_the_export_to_timm_has_the_merged_weights(tmp_path):
 def test_adapters_that_cannot_work_are_refused(finished_run, overrides, message):
   with pytest.raises(ConfigError, match=message):
     make_experiment(config(finished_run[0], *overrides))
+
+
+def test_layer_decay_counts_the_blocks_that_have_no_adapters():
+  fields = "optimizer=sgd,optimizer.weight_decay=0.0,layer_decay=0.5,model.lora.rank=2"
+  small = with_overrides(
+    tiny("dinov2_s", "timm_dinov2"), f"{fields},model.lora.names=block_0/.*query"
+  )
+  step = make_experiment(small).step
+  params = tree.zeros(jax.eval_shape(step.init, jax.random.key(0)).params)
+  grads = jax.tree.map(np.ones_like, params)
+  updates, _ = step.optimizer.update(grads, step.optimizer.init(params), params)
+  factors = {name.split("/")[0]: abs(x).max() for name, x in name_arrays(updates).items()}
+  assert factors == {"stem": 0.125, "block_0": 0.25, "head": 1}
 
 
 def test_the_fields_of_adapters_are_read_from_one_override():

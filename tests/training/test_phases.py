@@ -238,6 +238,7 @@ def test_a_phase_goes_on_with_its_very_data_in_another_place(tmp_path, begun):
     ("stop_after=6", ["a"]),  # of the whole run, which can be resumed there
     ("phases.a.stop_after=6", ["a", "b"]),  # only of this phase
     ("stop_after=40", ["a", "b"]),  # the step where each phase ends
+    ("stop_after=50", ["a", "b"]),  # beyond every phase
   ],
 )
 def test_a_stop_of_the_whole_run_keeps_later_phases_from_beginning(tmp_path, begun, override, ran):

@@ -14,7 +14,7 @@ from etils import epath
 STEP = re.compile(r"0|[1-9]\d*")
 UNFINISHED = ".orbax-checkpoint-tmp"  # in the directory's name while a save runs or after a kill
 DELETED = "deleted-"  # precedes a checkpoint's name while its deletion runs or after a kill
-REPLACED = "replaced-"  # precedes a checkpoint's name while it is saved anew or after a kill
+NEW = "new-"  # precedes the name of a checkpoint that is to replace the one of its step
 CORRUPT = "corrupt-"
 COMMITTED = "commit_success.txt"  # Orbax's marker of a complete checkpoint in an object store
 
@@ -47,18 +47,18 @@ class Directory:
       path = path.rename(self._free_name(f"{DELETED}{step}"))
     path.rmtree()
 
-  def begin_replacing(self, step: int) -> None:
-    """Renames the checkpoint `STEP`, which is to be saved anew, to `replaced-STEP`."""
-    (self / step).rename(self.path / f"{REPLACED}{step}")
+  def name_new(self, step: int) -> epath.Path:
+    """Returns the path at which a checkpoint is saved that is to replace the one of its step."""
+    return self.path / f"{NEW}{step}"
 
-  def end_replacing(self) -> None:
-    """Deletes each `replaced-STEP` whose `STEP` is complete, and takes back each other."""
-    for old in self.path.glob(f"{REPLACED}*"):
-      new = self.path / old.name.removeprefix(REPLACED)
-      if self._complete(new):
-        old.rmtree()
-      else:
-        old.rename(new)
+  def replace(self) -> None:
+    """Puts each complete checkpoint `new-STEP` in the place of `STEP`."""
+    for new in [path for path in self.path.glob(f"{NEW}*") if UNFINISHED not in path.name]:
+      old = self.path / new.name.removeprefix(NEW)
+      gone = old.rename(self._free_name(f"{DELETED}{old.name}")) if old.exists() else None
+      new.rename(old)
+      if gone is not None:
+        gone.rmtree()
 
   def set_aside(self, step: int) -> epath.Path:
     """Renames the checkpoint `STEP` to `corrupt-STEP` and returns the new path.
@@ -68,12 +68,12 @@ class Directory:
     return (self / step).rename(self._free_name(f"{CORRUPT}{step}"))
 
   def remove_leftovers(self) -> None:
-    """Removes the remains of killed saves and deletions, and takes back what was not replaced."""
+    """Removes the remains of killed saves and deletions, and ends a replacement."""
     for path in self.path.iterdir():
       uncommitted = self.remote and STEP.fullmatch(path.name) and not self._complete(path)
       if uncommitted or UNFINISHED in path.name or path.name.startswith(DELETED):
         path.rmtree()
-    self.end_replacing()
+    self.replace()
 
   def space(self) -> str:
     """Returns a sentence about the free disk space; "" for an object store."""

@@ -90,6 +90,7 @@ class CheckpointStore:
     self._keep, self._read_only = keep, read_only
     self._tidies = not read_only and jax.process_index() == 0
     self._pending: int | None = None  # the step of the save in progress
+    self._replaces = False  # whether that save replaces the checkpoint of its step
     self._stay: Collection[int] = ()
     self._checkpointer: ocp.AsyncCheckpointer | None = None
     if self._tidies:
@@ -125,7 +126,7 @@ class CheckpointStore:
 
     Args:
       step: The step. It is greater than every step in the directory, or equal to the newest, whose
-        checkpoint stays until the new one is complete.
+        checkpoint is replaced. On a disk it stays until the new one is complete.
       state: A tree of arrays, each of which is completely on this host's devices or memory.
       record: The JSON values to save with the state.
       stay: The steps whose checkpoints are not deleted, besides those of the newest `keep` steps.
@@ -154,11 +155,10 @@ class CheckpointStore:
     if self._checkpointer is None:
       self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
       logging.get_absl_logger().addFilter(_without_tracebacks)
+    self._replaces = step == newest and not self._directory.remote
+    path = self._directory.name_new(step) if self._replaces else self._directory / step
     try:
-      if step == newest and self._tidies:
-        self._directory.begin_replacing(step)
-      processes.wait_for_all(f"checkpoint {step} can be written")
-      self._checkpointer.save(self._directory / step, arguments)
+      self._checkpointer.save(path, arguments, force=step == newest)
     except Exception as error:
       raise self._not_saved(step, error) from error
     self._pending, self._stay = step, stay
@@ -178,11 +178,13 @@ class CheckpointStore:
       self._checkpointer.wait_until_finished()
     except Exception as error:
       raise self._not_saved(step, error) from error
+    if self._replaces:
+      if self._tidies:
+        self._directory.replace()
+      processes.wait_for_all(f"checkpoint {step} is replaced")
     steps = self.steps()
     if step not in steps:
       raise self._not_saved(step, FileNotFoundError("it does not exist, though Orbax wrote it"))
-    if self._tidies:
-      self._directory.end_replacing()
     for old in sorted(set(steps).difference(steps[-self._keep :], self._stay)):
       if self._tidies:
         self._directory.delete(old)

@@ -21,7 +21,8 @@ def digest(parts: Iterable[str | bytes]) -> str:
   """
   sha = hashlib.sha256()
   for part in parts:
-    data = part.encode() if isinstance(part, str) else part
+    # Names of files may have bytes that are no UTF-8.
+    data = part.encode(errors="surrogateescape") if isinstance(part, str) else part
     sha.update(len(data).to_bytes(8, "little"))
     sha.update(data)
   return sha.hexdigest()[:32]

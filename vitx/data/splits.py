@@ -73,6 +73,8 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
   _warn_of_unread(dataset, names)
   whole = dataset.open_split(names["train"])
   train, find_groups = whole, _make_find_groups(dataset, whole)
+  if data.exclude and dataset.carve is not None:  # before its texts or sounds are cut
+    train = _exclude(data.exclude, whole, {"train": whole})["train"]
   carve = functools.partial(_carve, dataset, find_groups)
   result: dict[str, Examples] = {}
   if names["test"]:
@@ -98,7 +100,7 @@ def assign(dataset: Dataset, data: DataSettings, seed: int) -> dict[str, Example
   elif data.fraction < 1.0:
     _, train = carve(train, data.fraction, (seed, order.FRACTION), spare=0)
   result = {"train": train, **result}
-  if data.exclude:
+  if data.exclude and dataset.carve is None:
     parts = {x: result[x] for x in result if x == "train" or not names.get(x)}
     result |= _exclude(data.exclude, whole, parts)
   if dataset.groups is not None:

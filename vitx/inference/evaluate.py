@@ -81,8 +81,8 @@ def evaluate(
       that the run's `data.calibration` set aside. The result then has `sets`, a description of the
       threshold, and the metrics of `measure_sets`.
     report: The folder for a report, `index.html` and `report.md`, with all metrics and with
-      pictures of mistakes. A report implies `coverage=0.9` if the run set examples for calibration
-      aside, and on the run's own source `calibrate`, but not for an ensemble, since no validation
+      pictures of mistakes. On the run's own source, a report implies `coverage=0.9` if the run set
+      examples for calibration aside, and `calibrate`, but not for an ensemble, since no validation
       examples are new to all its members.
     trust_code: Whether to import the objects that the run's config names as `module:Name`.
 
@@ -108,7 +108,7 @@ def evaluate(
     if report is not None:
       is_own = source in (None, loaded.settings.data.source)
       calibrate = calibrate or (is_own and not isinstance(loaded, Ensemble))
-      has_sets = loaded.settings.data.calibration > 0
+      has_sets = is_own and loaded.settings.data.calibration > 0
       coverage = COVERAGE if coverage is None and has_sets else coverage
     evaluated = evaluate_split(loaded, calibrate=calibrate, coverage=coverage, **options)
     if report is not None:

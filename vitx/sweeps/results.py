@@ -101,7 +101,7 @@ def _check_data(point: Point, workdir: str, runs: Sequence[Experiment]) -> None:
     if not then or then.get("source") != now.name:
       continue
     orders = {tuple(names or ()) for names in (then["class_names"], now.class_names)}
-    has_order = point.fold is None or len(orders) == 1
+    has_order = run.settings.data.folds is None or len(orders) == 1
     if then["fingerprint"] != now.fingerprint or not has_order:
       raise ConfigError(
         f"data.source={now.name!r} has changed since {place} was trained. Restore the data, or"

@@ -208,13 +208,15 @@ class Search:
   def _check_data(self, point: Point) -> None:
     """Checks that a run had the data of the runs before it, with which it is compared."""
     data = wd.read_data(wd.find_run(wd.join(self._directory, point.name)))
-    source, now, known = data["source"], data["fingerprint"], self.study.user_attrs.get("data", {})
-    if known.get(source, now) != now:
+    now, known = data["fingerprint"], self.study.user_attrs.get("data", {})
+    # Fields such as `exclude` decide the fingerprint too.
+    fields = str(sorted({**point.config.data.to_dict(), "fold": None}.items()))
+    if known.get(fields, now) != now:
       raise ConfigError(
-        f"data.source={source!r} has changed since this search began. Restore the data, or choose"
-        " another --workdir."
+        f"data.source={data['source']!r} has changed since this search began. Restore the data, or"
+        " choose another --workdir."
       )
-    self.study.set_user_attr("data", {**known, source: now})
+    self.study.set_user_attr("data", {**known, fields: now})
 
   def points(self, params: Mapping[str, Any]) -> list[Point]:
     """Returns the runs of a trial; numbers have six digits, by which the runs are named."""

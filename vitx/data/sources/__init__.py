@@ -143,7 +143,8 @@ def open_dataset(data: Mapping[str, Any]) -> Dataset:
     dataset = skip_unreadable(dataset, settings.threads)
   fingerprint = dataset.info.fingerprint or digest_arrays(dataset)
   if settings.exclude:  # other names in the file mean other data
-    fingerprint = digest([fingerprint, *splits.read_excluded(settings.exclude)])
+    names = splits.read_excluded(settings.exclude)
+    fingerprint = digest([fingerprint, "left out after the division", *names])
   info = dataclasses.replace(dataset.info, fingerprint=fingerprint)
   return dataclasses.replace(dataset, info=info)
 

@@ -272,7 +272,8 @@ def check_filled(
     names: The names of the classes.
     required: The classes that each split is to have for train.
   """
-  train = data.splits.train or "+".join(split for split in splits if find_role(split) == "train")
+  names_of_train = [split for split in splits if find_role(split) == "train"]
+  train = data.splits.train or ("train" if "train" in splits else "+".join(names_of_train))
   for expression in (train, *(split for split in splits if not len(splits[split]))):
     parts = [split for split in find_bases(expression) if split in splits]
     labels = {label for split in parts for label in np.unique(np.asarray(splits[split].labels))}
