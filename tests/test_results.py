@@ -235,18 +235,19 @@ def test_six_points_are_excluded_on_imagenette():
 
 
 @pytest.mark.parametrize(
-  ("arm", "verdicts"),
+  ("arm", "base", "verdicts"),
   [
-    ("untrained", {"open": {"bigbird", "erdos_renyi"}}),
-    ("tuned", {"holds": {"softmax", "neighborhood"}, "open": {"bigbird"}}),
+    ("untrained", "base", {"open": {"bigbird", "erdos_renyi"}}),
+    ("tuned", "base", {"holds": {"softmax", "neighborhood"}, "open": {"bigbird"}}),
+    ("aligned", "base_again", {"open": {"nystromformer", "linear_transformer"}}),
   ],
 )
-def test_swaps_survive_by_the_margin_of_one_point(arm, verdicts):
+def test_swaps_survive_by_the_margin_of_one_point(arm, base, verdicts):
   """The page on swaps has each mixer minus the base."""
-  (base,) = read_percents("swap_cifar10/base").values()
+  (before,) = read_percents(f"swap_cifar10/{base}").values()
   page, verdict_of = (ROOT / "docs" / "swap.md").read_text(), {}
   for method, values in read_percents(f"swap_cifar10/{arm}").items():
-    interval = contrast(values, base)
+    interval = contrast(values, before)
     assert quote(*interval) in page
     name = method.removeprefix("token_mixer-").removeprefix("name-").split("-")[0]
     verdict_of[name] = "holds" if interval[1] > -1 else "fails" if interval[2] < -1 else "open"
