@@ -48,6 +48,19 @@ def wait(_):
   raise WaitError
 
 
+def record_data(workdir, fingerprint):
+  wd.write_json(workdir, wd.ENVIRONMENT, {"data": {"source": "digits", "fingerprint": fingerprint}})
+
+
+def end_run(workdir):
+  """Writes the files of a run that has ended, and returns its result."""
+  rows = [{"kind": kind, "step": 5, "top1": 0.5} for kind in ("validation", "test")]
+  wd.write_json(workdir, "config.json", {})
+  with open(f"{workdir}/metrics.jsonl", "w") as file:
+    file.writelines(json.dumps(row) + "\n" for row in rows)
+  return Result(str(workdir), 5, True)
+
+
 def states(search):
   return [trial.state.name for trial in search.study.trials]
 
@@ -173,16 +186,12 @@ def test_a_run_below_the_median_is_pruned_after_three_evaluations(made, monkeypa
   def train(config, workdir, **_):
     """Trains for five evaluations, whose figures fall from run to run."""
     watch = validation._watch.get()
-    wd.write_json(workdir, wd.ENVIRONMENT, {"data": {"source": "digits", "fingerprint": ""}})
+    record_data(workdir, "")
     for step in range(1, 6):
       seen.append((len(search.study.trials) - 1, config.seed, step))
       if watch:
         watch(step, step - 0.1 * len(search.study.trials))
-    rows = [{"kind": kind, "step": 5, "top1": 0.5} for kind in ("validation", "test")]
-    wd.write_json(workdir, "config.json", {})
-    with open(f"{workdir}/metrics.jsonl", "w") as file:
-      file.writelines(json.dumps(row) + "\n" for row in rows)
-    return Result(str(workdir), 5, True)
+    return end_run(workdir)
 
   monkeypatch.setattr(phases, "train", train)
   monkeypatch.setattr(trained.sources, "sharing", contextlib.nullcontext)
@@ -199,13 +208,8 @@ def test_a_search_compares_trials_on_equal_data_alone(made, monkeypatch):
   numbers = iter("112")
 
   def train(config, workdir, **_):
-    data = {"source": "digits", "fingerprint": next(numbers)}
-    wd.write_json(workdir, wd.ENVIRONMENT, {"data": data})
-    wd.write_json(workdir, "config.json", {})
-    with open(f"{workdir}/metrics.jsonl", "w") as file:
-      for kind in ("validation", "test"):
-        file.write(json.dumps({"kind": kind, "step": 5, "top1": 0.5}) + "\n")
-    return Result(str(workdir), 5, True)
+    record_data(workdir, next(numbers))
+    return end_run(workdir)
 
   monkeypatch.setattr(phases, "train", train)
   search = made(seeds=1)

@@ -22,7 +22,7 @@ from vitx.config.settings import change
 from vitx.data.dataset import Dataset, Examples, Joined, spread
 from vitx.inference.collector import Collector, calibrate_sets, collect, run_models
 from vitx.inference.ensemble import Ensemble, load_model
-from vitx.inference.opening import open_model, open_split
+from vitx.inference.opening import is_own, open_model, open_split
 from vitx.inference.subject import Evaluation
 from vitx.runtime import evaluation
 
@@ -106,9 +106,9 @@ def evaluate(
   model: dict[str, Any] = dict(weights=weights, source=source, trust_code=trust_code)
   with open_model(workdir, checkpoint, load=load_model, **model) as loaded:
     if report is not None:
-      is_own = source in (None, loaded.settings.data.source)
-      calibrate = calibrate or (is_own and not isinstance(loaded, Ensemble))
-      has_sets = is_own and loaded.settings.data.calibration > 0
+      has_own = is_own(loaded, source)
+      calibrate = calibrate or (has_own and not isinstance(loaded, Ensemble))
+      has_sets = has_own and loaded.settings.data.calibration > 0
       coverage = COVERAGE if coverage is None and has_sets else coverage
     evaluated = evaluate_split(loaded, calibrate=calibrate, coverage=coverage, **options)
     if report is not None:
@@ -188,8 +188,7 @@ def _open_validation(
   loaded: Loaded, dataset: Dataset, split: str, source: str | None, data_dir: str | None
 ) -> Examples | None:
   """Opens *validation* of the run for a temperature; None if the split of `dataset` is this."""
-  is_own = source in (None, loaded.settings.data.source)
-  is_same = is_own or dataset.info.fingerprint == loaded.fingerprint
+  is_same = is_own(loaded, source) or dataset.info.fingerprint == loaded.fingerprint
   if is_same and split == "validation":
     return None
   return open_split(loaded, "validation", source if is_same else None, data_dir)[2]
@@ -197,7 +196,7 @@ def _open_validation(
 
 def _divide(loaded: Loaded, split: str | None, source: str | None) -> list[Loaded]:
   """Returns the models that each answer a part of the split: those of each fold, on *test*."""
-  is_test = source in (None, loaded.settings.data.source) and split in (None, "test")
+  is_test = is_own(loaded, source) and split in (None, "test")
   return loaded.by_fold() if isinstance(loaded, Ensemble) and is_test else [loaded]
 
 

@@ -73,6 +73,11 @@ def open_model(
       yield model
 
 
+def is_own(loaded: Loaded, source: str | None) -> bool:
+  """Returns whether a source is the run's own by its name; None is."""
+  return source in (None, loaded.settings.data.source)
+
+
 def change_folder(loaded: Loaded, data_dir: str | None = None) -> DataSettings:
   """Returns the run's settings of data; `data_dir` replaces its folder of TFDS sets."""
   data = loaded.settings.data
@@ -122,7 +127,7 @@ def change_source(loaded: Loaded, data: DataSettings, source: str | None) -> Div
   name. They name parts of these data, and would divide another source in a way that nobody asked
   for.
   """
-  if source in (None, data.source):
+  if is_own(loaded, source):
     try:
       return open_dataset(data), data
     except ConfigError as error:
@@ -151,22 +156,22 @@ def open_split(
   Raises:
     ConfigError: The source cannot be opened, its classes differ, or the split has no examples.
   """
-  is_own = source in (None, loaded.settings.data.source)
-  split = check_choice(split or ("test" if is_own else "all"), "split", SPLITS)
+  has_own = is_own(loaded, source)
+  split = check_choice(split or ("test" if has_own else "all"), "split", SPLITS)
   data = change_folder(loaded, data_dir)
   dataset, data = open_for(loaded, data, source)
   dataset = _match(loaded, dataset)
   name, is_same = dataset.info.name, dataset.info.fingerprint == loaded.fingerprint
   learned = loaded.learned_splits() if isinstance(loaded, Ensemble) else ()
-  if (is_own or is_same) and split in learned:
+  if (has_own or is_same) and split in learned:
     raise ConfigError(
       f"split={split!r}: runs of this sweep may have learned from it. Evaluate one of them."
     )
-  if is_own and not is_same:
+  if has_own and not is_same:
     logging.warning(
       "%s has changed since the run; its %s may have examples on which the run trained", name, split
     )
-  if not is_own and is_same and split in ("train", "all"):
+  if not has_own and is_same and split in ("train", "all"):
     logging.warning("%s is the data of the run and contains the training examples", name)
   if dataset.problem and not is_same:
     logging.warning(dataset.problem)

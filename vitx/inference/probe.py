@@ -132,7 +132,7 @@ def probe(
 
 def _open_run(model: Loaded, source: str | None, data_dir: str | None) -> tuple[Loaded, Source]:
   """Opens the data of a run, or another source; the returned model's settings have its fields."""
-  is_own = source in (None, model.settings.data.source)
+  is_own = opening.is_own(model, source)
   data = opening.change_folder(model, data_dir)
   dataset, data = opening.change_source(model, data, source)
   is_same = is_own or dataset.info.fingerprint == model.fingerprint

@@ -38,7 +38,7 @@ def compute_graph(subject: Subject) -> list[dict[str, Any]]:
     {"model": subject.label, "layers": " ".join(map(str, numbers)), "head": head}
     | _flatten(graph_figures(layer.pattern, layer.layout, head=head))
     for layer, numbers in layers.items()
-    for head in range(min(layer.pattern.head_period, layer.heads))
+    for head in range(layer.distinct_heads)
   ]
 
 

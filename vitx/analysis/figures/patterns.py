@@ -41,8 +41,8 @@ class LayerPattern:
 
   @property
   def distinct_heads(self) -> int:
-    """Returns the number of heads to draw: only heads whose edges differ, and at most `HEADS`."""
-    return min(self.pattern.head_period, self.heads, HEADS)
+    """Returns the number of heads whose edges differ."""
+    return min(self.pattern.head_period, self.heads)
 
 
 def draw(subject: Subject, out: Path) -> list[Path]:
@@ -116,7 +116,7 @@ def _name_layers(layers: Sequence[int | str]) -> str:
 
 def plot_patterns(patterns: Sequence[LayerPattern], columns: int = 1, note: str = "") -> Any:
   """Returns a figure with a matrix and a grid for each pattern and head, in `columns` pairs."""
-  heads = [(layer, head) for layer in patterns for head in range(layer.distinct_heads)]
+  heads = [(layer, head) for layer in patterns for head in range(layer.distinct_heads)[:HEADS]]
   rows = -(-len(heads) // columns)
   width = style.PAGE if columns > 1 else style.COLUMN * 1.5
   height = (width / columns / 2 + 0.3) * rows
