@@ -86,11 +86,22 @@ def test_the_table_has_every_program_that_runs():
   settings = {"dtypes": ["float32"], "sizes": (1, 1, 16), "effort": EFFORT}
   settings["edges"] = {"causal window of 257": gpu.EDGES["causal window of 257"]}
   (title, (line,)), (other, _) = gpu.measure_table([256], said.append, **settings)
-  assert title == "float32, N = 256, forward and backward, ms" and other.endswith("forward, ms")
+  assert title == "float32, N = 256, D = 16, forward and backward, ms"
+  assert other.endswith("D = 16, forward, ms")
   assert line["ours ms"] > 0 and line["ours by XLA ms"] > 0 and line["ours MB"] > 0
   assert line["blocks"] == 0.75 and "cuDNN, dense ms" not in line
   assert any("cuDNN, dense" in message for message in said)
   assert "| 75.0% |" in gpu.format_table(title, [line])
+
+
+def test_efficiency_is_the_rate_on_visited_blocks_over_that_of_cudnn():
+  dense = {"blocks": 1.0, "ours ms": 2.5, "cuDNN, dense ms": 2.0}
+  causal = {"blocks": 0.5, "ours ms": 1.25, "cuDNN, dense ms": 0.5}
+  lines = [dense, causal, {"blocks": 0.5}]
+  gpu._add_efficiency(lines)
+  assert [line.get("efficiency") for line in lines] == [0.8, 0.8, None]
+  gpu._add_efficiency([alone := {"blocks": 0.5, "ours ms": 1.25, "cuDNN, dense ms": 0.5}])
+  assert "efficiency" not in alone, "no line has all blocks"
 
 
 @pytest.mark.slow  # compiles training steps
@@ -125,7 +136,7 @@ def test_the_command_writes_its_report_part_by_part(tmp_path, monkeypatch, capsy
   assert not main(["benchmark", "gpu", f"--out={out}", f"--csv={rows}", "--tokens=64"])
   text = out.read_text()
   assert text.startswith("checked\n\nMeasured on") and "\n\nsteps\n\n| N = [64] |" in text
-  assert "| dense | 100.0% | 1.250 | 3 | - | - | - |" in text
+  assert "| dense | 100.0% | 1.250 | - | 3 | - | - | - |" in text
   with open(rows, newline="", encoding="utf-8") as file:
     assert next(csv.DictReader(file))["ours ms"] == "1.25"
   assert "| N = [64] |" in capsys.readouterr().out

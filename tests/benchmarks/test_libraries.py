@@ -35,5 +35,5 @@ def test_the_tables_are_printed_and_written(monkeypatch, tmp_path, capsys):
   libraries.measure([64], 1.0, str(tmp_path / "rows.csv"), effort)
   printed = capsys.readouterr().out
   assert printed.startswith("Measured on") and "| N = [64] |" in printed
-  assert "| dense | 100.0% | 1.250 | - | - | - | - | 2.000 | - | - |" in printed
+  assert "| dense | 100.0% | 1.250 | - | - | - | - | - | 2.000 | - | - |" in printed
   assert "FlexAttention ms" in (tmp_path / "rows.csv").read_text()

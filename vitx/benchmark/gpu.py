@@ -30,11 +30,15 @@ from vitx.training import trial
 PARTS = ("check", "tiles", "steps", "table")
 TOKENS = (4096, 1024, 16384)  # The numbers of tokens in the table, the most important first.
 REPEATS, SECONDS = 15, 5.0  # The most samples of a program, and the limit on their seconds.
+_NEIGHBORS = ",token_mixer=neighborhood"
 STEPS = (
   *("vix_cifar10:vit", "vix_cifar10:vit,token_mixer=neighborhood"),
   "vix_cifar10:vit,model.dtype=bfloat16",
   "vix_cifar10:vit,token_mixer=neighborhood,model.dtype=bfloat16",
   *("sparse_transformer_cifar10:dense", "sparse_transformer_cifar10:strided"),
+  *(f"vix_cifar10:vit,data.image_size=64,batch_size=8{mixer}" for mixer in ("", _NEIGHBORS)),
+  "sparse_transformer_imagenet64:strided,token_mixer=softmax,batch_size=1",
+  "sparse_transformer_imagenet64:strided,batch_size=1",
 )
 EDGES: dict[str, Pattern] = {
   "dense": Full(),
@@ -85,14 +89,23 @@ def measure_table(
         say(f"N={n} {dtype} {passes}, {name}: no time left")
         continue
       say(f"N={n} {dtype} {passes}: {name}")
-      head = {"tokens": n, "dtype": dtype, "passes": passes, "edges": name}
+      head = {"tokens": n, "head_dim": width, "dtype": dtype, "passes": passes, "edges": name}
       case: dict[str, Any] = dict(shape=(batch, n, heads, width), dtype=dtype, gradients=gradients)
       makers = make_ours(pattern, **case) | make_others(name, **case)
       mask = block_mask(pattern, make_grid(n), 128, heads)
       blocks = {"blocks": mask.keys.size / (mask.heads * mask.rows**2)}
       lines.append(head | blocks | time_programs(makers, say, effort))
     if lines:
-      yield f"{dtype}, N = {n:,}, {passes}, ms", lines
+      _add_efficiency(lines)
+      yield f"{dtype}, N = {n:,}, D = {width}, {passes}, ms", lines
+
+
+def _add_efficiency(lines: Sequence[Cell]) -> None:
+  """Adds the rate of vitx on visited blocks, as a share of cuDNN's rate on all of them."""
+  whole = next((line.get(f"{WAYS[-1]} ms") for line in lines if line["blocks"] == 1), None)
+  for line in lines:
+    if whole and "ours ms" in line:
+      line["efficiency"] = line["blocks"] * whole / line["ours ms"]
 
 
 def make_ours(
@@ -159,12 +172,13 @@ def format_table(title: str, lines: Sequence[Cell], others: Sequence[str] = ()) 
     lines: The lines.
     others: The names of other libraries.
   """
-  columns = ["ours ms", "ours MB", "ours by XLA ms", "ours by XLA MB"]
+  columns = ["ours ms", "efficiency", "ours MB", "ours by XLA ms", "ours by XLA MB"]
   columns += [f"{way} ms" for way in (WAYS[-1], *others)]
   heads = ["MB" if key.endswith("MB") else key.removesuffix(" ms") for key in columns]
   rows = [[title, "edges in 128 x 128 blocks", *heads]]
   for line in lines:
-    cells = [_format(line.get(key), 0 if key.endswith("MB") else 3) for key in columns]
+    digits = [0 if key.endswith("MB") else 2 if key == "efficiency" else 3 for key in columns]
+    cells = [_format(line.get(key), count) for key, count in zip(columns, digits, strict=True)]
     rows.append([line["edges"], f"{line['blocks']:.1%}", *cells])
   return markdown.table(rows)
 
@@ -222,7 +236,8 @@ def describe(*others: str) -> str:
     f" {', '.join(f'{name} {version}' for name, version in versions.items())}. The rule is that of"
     f" {markdown.shorten_paths(current_rule().source)}. Times are medians of {REPEATS} samples of"
     f" at least {1e3 * timing.MIN_SAMPLE:.0f} ms, in turns; float32 has TF32 products. MB are"
-    " temporaries as compiled. B = 4, H = 8 and D = 64."
+    " temporaries as compiled. B = 4 and H = 8. The efficiency is the rate on the blocks with"
+    " edges over that of cuDNN on all blocks."
   )
 
 

@@ -68,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--parts", type=names, help=words)
   words = "The numbers of tokens in the table, N"
   add("--tokens", type=positives, help=f"{words}; the default is 4096, 1024 and 16384.")
+  add("--head_dim", type=positive, default=64, help="The width of a head in the table, D.")
   words = "The minutes after which no further measurement begins; tiles take up to a quarter."
   add("--minutes", type=float, default=28.0, help=words)
   add("--out", action=OutFile, metavar="FILE", help="Writes the report to this Markdown file.")
@@ -199,6 +200,7 @@ def _run_data(config: str, examples: int, runs: int) -> None:
 def _run_gpu(
   parts: Sequence[str] | None,
   tokens: Sequence[int] | None,
+  head_dim: int,
   minutes: float,
   out: str | None,
   csv: str | None,
@@ -228,7 +230,8 @@ def _run_gpu(
   add(gpu.describe())
   if "steps" in chosen:
     add(gpu.measure_steps(say, end=end, effort=effort))
-  tables = gpu.measure_table(tokens or gpu.TOKENS, say, end=end, effort=effort)
+  sizes = (4, 8, head_dim)
+  tables = gpu.measure_table(tokens or gpu.TOKENS, say, sizes=sizes, end=end, effort=effort)
   for title, lines in tables if "table" in chosen else ():
     add(gpu.format_table(title, lines))
     records += lines
