@@ -37,16 +37,26 @@ def _make_bigbird(n: int, place: Callable) -> Mask:
   return lambda q, k: table[q // 64, k // 64]
 
 
-def _make_neighborhood(n: int, place: Callable) -> Mask:
-  rows, columns = make_grid(n).grid
+def is_neighbor(q: Any, k: Any, grid: tuple[int, ...], size: int) -> Any:
+  """Returns where a key is in the neighborhood of a query, both numbers of tokens of a grid.
+
+  Args:
+    q: The queries, an array of PyTorch or NumPy.
+    k: The keys.
+    grid: The rows and columns of the grid.
+    size: The side of a neighborhood, which is moved inward at borders.
+  """
+  rows, columns = grid
 
   def sees(i, j, extent):
-    start = (i - 6).clip(0, extent - 13)
-    return (j >= start) & (j < start + 13)
+    start = (i - size // 2).clip(0, extent - size)
+    return (j >= start) & (j < start + size)
 
-  return lambda q, k: (
-    sees(q // columns, k // columns, rows) & sees(q % columns, k % columns, columns)
-  )
+  return sees(q // columns, k // columns, rows) & sees(q % columns, k % columns, columns)
+
+
+def _make_neighborhood(n: int, place: Callable) -> Mask:
+  return partial(is_neighbor, grid=make_grid(n).grid, size=13)
 
 
 # Functions that make FlexAttention's mask of each line of `gpu.EDGES`, given the number of tokens

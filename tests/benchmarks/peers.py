@@ -3,15 +3,18 @@
 python -m tests.benchmarks.peers
 python -m tests.benchmarks.peers --memory
 python -m tests.benchmarks.peers --config vix_cifar10:stride=2 --rows vit vip
+python -m tests.benchmarks.peers --config vix_cifar10:token_mixer=neighborhood --rows vit
 
 A peer is a network of PyTorch that a user would otherwise train: that of vit-pytorch, with its own
-attention, with PyTorch's fused attention, or with the mixers of performer-pytorch, linformer and
-nystrom-attention.
+attention, with PyTorch's fused attention, with FlexAttention along neighborhoods, or with the
+mixers of performer-pytorch, linformer and nystrom-attention. Peers run where vitx runs, on a GPU
+under `torch.compile` and with TF32 products, which vitx has there too.
 """
 
 import dataclasses
 import functools
 import importlib
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,7 +23,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from tests.benchmarks import console, steps
+from tests.benchmarks import console, libraries, steps
 from vitx.attention import MIXERS
 from vitx.benchmark.timing import peak_bytes
 from vitx.cli.plan import find_texts
@@ -81,16 +84,23 @@ def make_step(config: ConfigDict, peer: str) -> Callable[[], None]:
   torch.manual_seed(0)
   random, size = np.random.default_rng(0), config.data.image_size
   shape = (config.batch_size, config.data.channels, size, size)
-  images = torch.tensor(random.normal(size=shape), dtype=torch.float32)
-  labels = torch.tensor(random.integers(0, config.model.num_classes, config.batch_size))
-  network = make_network(torch, config, peer)
+  labels = random.integers(0, config.model.num_classes, config.batch_size)
+  on_gpu = jax.default_backend() == "gpu"
+  device = "cuda" if on_gpu else "cpu"
+  images = torch.tensor(random.normal(size=shape), dtype=torch.float32, device=device)
+  targets = torch.tensor(labels, device=device)
+  network = make_network(torch, config, peer).to(device).train()
   optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
-  network.train()
+  if on_gpu:
+    torch.set_float32_matmul_precision("high")
+    network = torch.compile(network)
 
   def step() -> None:
     optimizer.zero_grad(set_to_none=True)
-    torch.nn.functional.cross_entropy(network(images), labels).backward()
+    torch.nn.functional.cross_entropy(network(images), targets).backward()
     optimizer.step()
+    if on_gpu:
+      torch.cuda.synchronize()
 
   return step
 
@@ -123,9 +133,29 @@ def make_network(torch: Any, config: ConfigDict, peer: str) -> Any:
 
 
 def _fused(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
+  return _attend(torch, width, heads, fields, torch.nn.functional.scaled_dot_product_attention)
+
+
+def _flex(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
+  from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+  tokens, side = fields["tokens"], math.isqrt(fields["tokens"])
+
+  def allows(b: Any, h: Any, q: Any, k: Any) -> Any:
+    """Returns the edges between patches, and all edges of the class token, token 0."""
+    near = libraries.is_neighbor(q - 1, k - 1, (side, side), fields["size"])
+    return near | (q == 0) | (k == 0)
+
+  device = "cuda" if jax.default_backend() == "gpu" else "cpu"
+  mask = create_block_mask(allows, None, None, tokens, tokens, device=device)
+  return _attend(torch, width, heads, fields, functools.partial(flex_attention, block_mask=mask))
+
+
+def _attend(torch: Any, width: int, heads: int, fields: Mapping[str, Any], attend: Callable) -> Any:
+  """Returns a module of attention that calls `attend` with q, k and v of (B, H, N, D)."""
   inner = heads * fields["head_dim"]
 
-  class Fused(torch.nn.Module):
+  class Attention(torch.nn.Module):
     def __init__(self) -> None:
       super().__init__()
       self.to_qkv = torch.nn.Linear(width, 3 * inner, bias=False)
@@ -134,10 +164,9 @@ def _fused(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any
     def forward(self, x: Any) -> Any:
       shape = (*x.shape[:2], heads, fields["head_dim"])
       q, k, v = (y.reshape(shape).transpose(1, 2) for y in self.to_qkv(x).chunk(3, dim=-1))
-      out = torch.nn.functional.scaled_dot_product_attention(q, k, v)
-      return self.to_out(out.transpose(1, 2).reshape(*x.shape[:2], inner))
+      return self.to_out(attend(q, k, v).transpose(1, 2).reshape(*x.shape[:2], inner))
 
-  return Fused()
+  return Attention()
 
 
 def _performer(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
@@ -173,6 +202,7 @@ def _fourier(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> A
 # means vit-pytorch's own attention.
 PEERS: Mapping[str, Mapping[str, Callable | None]] = {
   "softmax": {"eager": None, "fused": _fused},
+  "neighborhood": {"FlexAttention": _flex},
   "performer": {"performer-pytorch": _performer},
   "linformer": {"linformer": _linformer},
   "nystromformer": {"nystrom-attention": _nystrom},

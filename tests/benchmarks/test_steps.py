@@ -1,11 +1,14 @@
 """Training steps side by side: their ratios and goals."""
 
+import numpy as np
 import pytest
 
 from tests.benchmarks import peers
 from vitx.analysis.counting import count_parameters
 from vitx.config.loader import load_config
 from vitx.models import model_from_config
+from vitx.ops import TokenLayout, attention
+from vitx.ops.patterns import Global, Neighborhood
 from vitx.tasks.settle import complete_config
 
 
@@ -51,6 +54,22 @@ def test_peers_have_the_sizes_of_the_row(row):
     step = peers.make_step(config, peer)
     step()
     step()
+
+
+@of_others
+def test_flex_attention_has_the_edges_of_our_neighborhood():
+  torch = pytest.importorskip("torch")
+  fields = {"head_dim": 8, "tokens": 65, "size": 5}
+  module = peers.PEERS["neighborhood"]["FlexAttention"](torch, 16, 2, fields)
+  x = torch.randn(2, 65, 16)
+  with torch.no_grad():
+    parts = module.to_qkv(x).reshape(2, 65, 3, 2, 8).numpy()
+    theirs = module(x).numpy()
+    layout = TokenLayout((8, 8), prefix=1)
+    pattern = Neighborhood(5) | Global(prefix=True)
+    out = attention(*np.moveaxis(parts, 2, 0), pattern, layout)
+    ours = module.to_out(torch.tensor(np.asarray(out).reshape(2, 65, 16))).numpy()
+  np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 @of_others
