@@ -85,6 +85,33 @@ def test_another_machine_keeps_its_lock_until_its_signs_of_life_are_old(tmp_path
   assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+  ("ages", "is_taken"),
+  [([295, 299, 301], True), ([290, 10], False), ([10, 11, 12, 0.5], False), ([301], True)],
+)
+def test_a_training_waits_until_another_machine_is_dead_or_alive(
+  tmp_path, elsewhere, monkeypatch, caplog, ages, is_taken
+):
+  write(tmp_path, elsewhere)
+  rest = iter(ages)
+  monkeypatch.setattr(time, "sleep", lambda _: None)
+  monkeypatch.setattr(Lock, "_age", lambda _: next(rest, ages[-1]))
+  refused = pytest.raises(WorkdirInUseError, match="host 'far'")
+  with contextlib.nullcontext() if is_taken else refused, lock.hold(tmp_path, waits=True):
+    pass
+  assert next(rest, None) is None
+  assert ("gives a sign of life" in caplog.text) == (len(ages) > 1)
+
+
+def test_a_signal_ends_the_wait_and_so_does_the_end_of_the_holder(tmp_path, elsewhere, monkeypatch):
+  write(tmp_path, elsewhere, age=10)
+  with pytest.raises(WorkdirInUseError):
+    Lock(tmp_path).acquire(waits=True, ends=lambda: True)
+  monkeypatch.setattr(time, "sleep", lambda _: (tmp_path / lock.TRAIN).unlink())
+  with lock.hold(tmp_path, waits=True):
+    pass
+
+
 def test_the_file_system_s_clock_decides_the_age_of_a_lock(tmp_path, elsewhere, monkeypatch):
   write(tmp_path, elsewhere, age=10)
   monkeypatch.setattr(time, "time", lambda: 2e9)  # this machine's clock is wrong

@@ -23,8 +23,9 @@ import os
 import re
 import socket
 import threading
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ TRAIN = "train.lock"  # the lock of a training
 POINT = "point.lock"  # the lock of a process that is about to train one point of a sweep
 BEAT = 30.0  # seconds between two signs of life
 STALE = 300.0  # seconds without a sign of life after which a holder elsewhere counts as dead
+POLL = 1.0  # seconds between two looks at the lock of a machine that may have stopped
 TORN = 10.0  # seconds after which an empty lock file counts as left by a killed process
 # The errors of a file system that cannot create a file exclusively.
 UNABLE = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENOLCK)
@@ -116,13 +118,20 @@ class Lock:
     self._holder = Holder.here()
     self._held, self._ended = False, threading.Event()
 
-  def acquire(self) -> None:
+  def acquire(self, *, waits: bool = False, ends: Callable[[], bool] = lambda: False) -> None:
     """Takes the lock, and starts a thread that gives signs of life.
+
+    Args:
+      waits: Whether to wait for a holder on another machine: until it gives a sign of life, which
+        refuses this process, or for `STALE` seconds without one.
+      ends: A function that returns whether to wait no longer.
 
     Raises:
       WorkdirInUseError: Another process holds the lock.
     """
     try:
+      if waits:
+        self._wait(ends)
       self._take()
     except OSError as error:
       if error.errno not in UNABLE:
@@ -159,6 +168,22 @@ class Lock:
     self._ended.set()
     if self._holds_lock():
       self._path.unlink(missing_ok=True)
+
+  def _wait(self, ends: Callable[[], bool]) -> None:
+    """Waits while a holder on another machine neither ends nor lives, as far as can be seen."""
+    holder = self._read()
+    if holder in (None, TORN_HOLDER) or holder.machine == self._holder.machine:
+      return
+    before, age = -1.0, self._age()
+    if age <= STALE:
+      logging.warning(
+        "%s: process %d on host %r had the lock %.0f s ago; waiting until it is %.0f s, or until"
+        " that process gives a sign of life",
+        *(self._directory, holder.pid, holder.host, age, STALE),
+      )
+    while before <= age <= STALE and not ends():  # a sign of life makes the file younger
+      time.sleep(POLL)
+      before, age = age, self._age()
 
   def _take(self) -> None:
     if not self._create():
@@ -264,7 +289,7 @@ class Lock:
 
 
 @contextlib.contextmanager
-def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
+def hold(directory: str | Path, name: str = TRAIN, **waiting: Any) -> Iterator[Lock]:
   """Holds the lock of a workdir while a `with` block trains there.
 
   Every process of a run calls this function, and process 0 takes the lock. If process 0 cannot take
@@ -273,6 +298,7 @@ def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
   Args:
     directory: The workdir, which must exist.
     name: The name of the lock's file.
+    **waiting: Arguments of `Lock.acquire`.
 
   Yields:
     The lock; call `check` before each write that only one training may make.
@@ -284,7 +310,7 @@ def hold(directory: str | Path, name: str = TRAIN) -> Iterator[Lock]:
   refusal = None
   try:
     if jax.process_index() == 0:
-      lock.acquire()
+      lock.acquire(**waiting)
   except WorkdirInUseError as error:
     refusal = error
   if not processes.broadcast_first(refusal is None):

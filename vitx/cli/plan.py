@@ -152,7 +152,7 @@ def run(config: str, **arguments: Any) -> None:
   texts = {} if is_sweep else find_texts(config, options.rows, options.whole)
   has_code = not (is_sweep or path.endswith(".json"))
   defined: Mapping[str, Any] = open_config(path) if has_code else {}
-  loaded, tested = _read_sweep(config) if is_sweep else ({}, {})
+  loaded, tested, higher = _read_sweep(config) if is_sweep else ({}, {}, ())
   if len(texts) == 1 and "list_beside" in defined:
     loaded |= defined["list_beside"](split_text(*texts.values())[1])
   for title, text in texts.items():
@@ -209,15 +209,23 @@ def run(config: str, **arguments: Any) -> None:
     problems = [f"{name}: {row['problem']}" for name, row in rows.items() if "problem" in row]
     legend = [f"{c}: {LABELS[c]}" for c in columns if LABELS.get(c, c) != c]
     print("\n".join([*problems, "", *legend]))
-  _write(rows, options, path)
+  _write(rows, options, path, (*MORE, *higher))
   if options.rates:
     neighbors.print()
 
 
-def _read_sweep(directory: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
-  """Returns the config of a run of each method of a sweep, and its mean metrics on *test*."""
+def _read_sweep(
+  directory: str,
+) -> tuple[dict[str, Any], dict[str, dict[str, float]], tuple[str, ...]]:
+  """Reads the runs of a sweep that have ended.
+
+  Returns:
+    The config of a run of each method, its mean metrics on *test*, and the names of the metrics of
+    which more is better.
+  """
   from vitx.checkpoints import workdir as wd
   from vitx.checkpoints.metrics import read_test_row
+  from vitx.tasks import build_task
 
   configs: dict[str, Any] = {}
   tests: dict[str, list[dict[str, float]]] = {}
@@ -228,10 +236,13 @@ def _read_sweep(directory: str) -> tuple[dict[str, Any], dict[str, dict[str, flo
       tests.setdefault(method, []).append(metrics)
   if not configs:
     raise ConfigError(f"config={directory!r} is no sweep with a finished run; give a config file.")
-  return configs, {
+  means = {
     method: {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
     for method, rows in tests.items()
   }
+  figures = build_task(next(iter(configs.values()))).figures
+  higher = tuple(f"test_{figure.name}" for figure in figures if figure.direction == "max")
+  return configs, means, higher
 
 
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
@@ -280,8 +291,13 @@ def _show_remedies(settings: RunSettings, row: dict[str, Any], memory: float) ->
     print("None of them fits; use larger patches, fewer tokens or a mixer with linear memory.")
 
 
-def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path: str) -> None:
-  """Writes the requested files and draws the plot."""
+def _write(
+  rows: Mapping[str, dict[str, Any]],
+  options: argparse.Namespace,
+  path: str,
+  higher: tuple[str, ...],
+) -> None:
+  """Writes the requested files and draws the plot; `higher` ends columns whose large values win."""
   import jax
 
   from vitx.analysis import csv_files
@@ -295,7 +311,7 @@ def _write(rows: Mapping[str, dict[str, Any]], options: argparse.Namespace, path
     points = {name: pair for name, pair in pairs.items() if None not in pair}
     if not points:
       raise ConfigError(f"--pareto {x},{y}: no row has both figures.")
-    more = x.endswith(MORE), y.endswith(MORE)
+    more = x.endswith(higher), y.endswith(higher)
     front = pareto.find_front(points, more)
     figures = {name: row | {"front": name in front} for name, row in figures.items()}
     print(f"rows that no other beats: {', '.join(front)}")

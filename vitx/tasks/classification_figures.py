@@ -115,6 +115,6 @@ def summarize_classification(sums: Mapping[str, Any]) -> Figures:
 
 def probability_columns(class_names: Iterable[str], probabilities: np.ndarray) -> dict[str, Any]:
   """Returns the columns "p(NAME)" of a table of predictions, for probabilities (B, K)."""
-  # str writes enough digits to distinguish every float32 from its neighbors.
+  # str keeps the digits that distinguish a float32 from its neighbors, and no others.
   columns = zip(class_names, probabilities.T, strict=True)
-  return {f"p({name})": [*map(str, column)] for name, column in columns}
+  return {f"p({name})": [float(str(p)) for p in column] for name, column in columns}

@@ -76,7 +76,7 @@ def open_run(experiment: Experiment, workdir: str, request: StopRequest) -> Iter
 
   keep = experiment.settings.checkpoint.keep
   with (
-    lock.hold(workdir) as own_lock,
+    lock.hold(workdir, waits=True, ends=lambda: request.received is not None) as own_lock,
     keep_log(workdir, write=is_writer()),
     CheckpointStore(wd.locate_checkpoints(workdir), keep=keep) as store,
   ):
