@@ -22,7 +22,9 @@ def test_a_cell_is_written_unchanged(cell, tmp_path):
 def test_a_file_name_that_is_no_utf_8_keeps_its_bytes(tmp_path):
   name = os.fsdecode(b"Gr\xfcn.jpg")
   csv_files.write(tmp_path / "a.csv", [["name"], [name]])
-  assert (tmp_path / "a.csv").read_bytes() == b"name\r\nGr\xfcn.jpg\r\n"
+  csv_files.write_records(tmp_path / "b.csv", [{"name": name}])
+  for file_name in ("a.csv", "b.csv"):
+    assert (tmp_path / file_name).read_bytes() == b"name\r\nGr\xfcn.jpg\r\n"
   with csv_files.open_file(tmp_path / "a.csv") as file:
     assert [row["name"] for row in csv.DictReader(file)] == [name]
   assert read_excluded(str(tmp_path / "a.csv")) == [name]

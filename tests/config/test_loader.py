@@ -137,6 +137,20 @@ def test_overrides_change_a_written_config(written):
     load_config(f"{path}:dataset=mnist")
 
 
+def test_what_a_run_computed_follows_an_override(written):
+  computed = "data.image_size=8,data.decode_size=9,data.mean=(0.5,),data.std=(0.2,)"
+  path = written(load_config(f"digits:{computed}"))
+
+  def read(overrides):
+    data = load_config(f"{path}:{overrides}").data
+    return data.decode_size, data.mean, data.std
+
+  assert read("seed=3") == (9, (0.5,), (0.2,))
+  assert read("data.image_size=16") == read("evaluation.crop_ratio=0.5") == (None, (0.5,), (0.2,))
+  assert read("data.image_size=16,data.decode_size=20")[0] == 20
+  assert read("data.value_range=(0,4095)") == (9, None, None)
+
+
 def test_seeds_of_a_run_follow_an_override(written):
   config = load_config("digits")
   with config.unlocked():

@@ -48,12 +48,13 @@ def test_exports_equal_the_files_that_timm_ran(name):
   np.testing.assert_allclose(logits, expected, atol=2e-5 * np.abs(expected).max())
 
 
-def test_a_rectangular_grid_keeps_its_shape(tmp_path):
-  """Four patches are two rows of two, unless the file says that they are four rows of one."""
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_a_rectangular_grid_keeps_its_shape(tmp_path, is_stated):
+  """The file may say that its four patches are four rows of one; otherwise the network does."""
   _, variables, _ = make("vit")
   file = str(tmp_path / "a.safetensors")
   layout = TokenLayout((4, 1), 1)
-  write_safetensors(file, to_theirs(name_arrays(variables), "timm"), layout)
+  write_safetensors(file, to_theirs(name_arrays(variables), "timm"), layout if is_stated else None)
   filled = initial_variables(file, variables, Fit(layout=layout))
   jax.tree.map(np.testing.assert_array_equal, filled, variables)
 

@@ -2,6 +2,7 @@
 
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -37,6 +38,22 @@ def test_a_sweep_keeps_the_cores_of_its_beginning(tmp_path, environment):
   environment["NPROC"] = "1"
   workers.restore_cores(str(tmp_path), 2)
   assert count_cores() == 1 and environment["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+
+
+IMPORTS = """
+import sys
+from vitx.sweeps import workers
+workers.restore_cores = lambda *_: sys.exit(3 if "jax" in sys.modules else 4)
+from vitx.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--search=2", "--over=learning_rate=[1e-3..1e-2]")])
+def test_the_cores_are_restored_before_jax_is_imported(tmp_path, more):
+  command = ["sweep", "--config=digits", f"--workdir={tmp_path}/sweep", *more]
+  status = subprocess.run([sys.executable, "-c", IMPORTS, *command], check=False).returncode
+  assert status == 4
 
 
 class Worker:

@@ -29,7 +29,8 @@ def write(path: str | Path, rows: Iterable[Iterable[Any]]) -> None:
 
 def write_records(path: str | Path, records: Sequence[Mapping[str, Any]]) -> None:
   """Writes dicts to a CSV file: a row for each dict, a column for each key of any dict."""
-  Path(path).write_text(format_records(records), encoding="utf-8", newline="")
+  with open_file(path, "w") as file:
+    file.write(format_records(records))
 
 
 def format_records(records: Sequence[Mapping[str, Any]]) -> str:

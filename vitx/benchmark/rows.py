@@ -9,6 +9,7 @@ the line of the memory gives the largest batch. The settings of a row are those 
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import BrokenExecutor
 from fractions import Fraction
 from typing import Any
 
@@ -264,6 +265,8 @@ def measure_peaks(
       peaks[name] = {"train_peak_mb": peak / 1e6}
     except timing.TooLargeError as error:
       say(f"{name}: a step of {BATCH} examples {error}")
+    except (ConfigError, BrokenExecutor, jax.errors.JaxRuntimeError) as error:
+      say(f"{name}: no peak memory, {type(error).__name__}: {error}")
     except LookupError:
       break
   return peaks

@@ -86,7 +86,7 @@ QUOTED = {
 }
 LABELS = COUNTED | COMPILED | TIMED | RATED | QUOTED
 PUBLISHED = "published_"
-MORE = ("_per_s", "_batch", "top1", "top5")  # Endings of the columns in which more is better.
+MORE = ("_per_s", "_batch", "top1", "top5")  # Endings of columns in which more is better.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -140,10 +140,13 @@ def find_texts(config: str, rows: Sequence[str], whole: bool) -> dict[str, str]:
 
 def run(config: str, **arguments: Any) -> None:
   """Prints the size and the cost of each row, and writes the requested files."""
+  import jax
+
   from vitx.analysis import markdown
   from vitx.analysis.figures import style
   from vitx.benchmark import rows as library
   from vitx.benchmark.timing import Neighbors
+  from vitx.tasks import build_task
   from vitx.tasks.settle import complete_config
   from vitx.training import phases
 
@@ -152,7 +155,7 @@ def run(config: str, **arguments: Any) -> None:
   texts = {} if is_sweep else find_texts(config, options.rows, options.whole)
   has_code = not (is_sweep or path.endswith(".json"))
   defined: Mapping[str, Any] = open_config(path) if has_code else {}
-  loaded, tested, higher = _read_sweep(config) if is_sweep else ({}, {}, ())
+  loaded, tested = _read_sweep(config) if is_sweep else ({}, {})
   if len(texts) == 1 and "list_beside" in defined:
     loaded |= defined["list_beside"](split_text(*texts.values())[1])
   for title, text in texts.items():
@@ -164,6 +167,7 @@ def run(config: str, **arguments: Any) -> None:
   computed, misprints = defined.get("COMPUTED", {}), defined.get("MISPRINTS", {})
   columns = _list_columns(options, dict.fromkeys(key for row in quoted.values() for key in row))
   columns += dict.fromkeys(key for row in tested.values() for key in row)
+  higher = MORE
   if options.pareto:
     if len(options.pareto) != 2 or options.out is None:
       raise ConfigError("a plot needs --pareto X,Y, two columns, and --out DIR, its folder.")
@@ -171,6 +175,9 @@ def run(config: str, **arguments: Any) -> None:
       check_choice(column, "--pareto", columns)
     check_folder(options.out, "out")
     style.make_canvas(1, 1)
+    if tested:
+      figures = build_task(complete_config(next(iter(loaded.values())))).figures
+      higher += tuple(f"test_{x.name}" for x in figures if x.direction == "max")
   phases.use_cores(loaded.values())
   rows: dict[str, dict[str, Any]] = {name: {} for name in loaded}
   if options.rates:
@@ -191,10 +198,10 @@ def run(config: str, **arguments: Any) -> None:
         if not many:
           _show_network(completed, options.modules)
         library.fill(figures, completed, shown, **more)
-      except ConfigError as error:
+      except (ConfigError, jax.errors.JaxRuntimeError) as error:
         if not many:
           raise
-        figures["problem"] = str(error)
+        figures["problem"] = str(error).partition("\n")[0]
       cells = [_format(column, figures.get(column, "")) for column in columns]
       if many:
         print(markdown.table([[name, *cells]]).partition("\n")[0], flush=True)
@@ -209,23 +216,15 @@ def run(config: str, **arguments: Any) -> None:
     problems = [f"{name}: {row['problem']}" for name, row in rows.items() if "problem" in row]
     legend = [f"{c}: {LABELS[c]}" for c in columns if LABELS.get(c, c) != c]
     print("\n".join([*problems, "", *legend]))
-  _write(rows, options, path, (*MORE, *higher))
+  _write(rows, options, path, higher)
   if options.rates:
     neighbors.print()
 
 
-def _read_sweep(
-  directory: str,
-) -> tuple[dict[str, Any], dict[str, dict[str, float]], tuple[str, ...]]:
-  """Reads the runs of a sweep that have ended.
-
-  Returns:
-    The config of a run of each method, its mean metrics on *test*, and the names of the metrics of
-    which more is better.
-  """
+def _read_sweep(directory: str) -> tuple[dict[str, Any], dict[str, dict[str, float]]]:
+  """Returns the config of a run of each method of a sweep, and its mean metrics on *test*."""
   from vitx.checkpoints import workdir as wd
   from vitx.checkpoints.metrics import read_test_row
-  from vitx.tasks import build_task
 
   configs: dict[str, Any] = {}
   tests: dict[str, list[dict[str, float]]] = {}
@@ -236,13 +235,10 @@ def _read_sweep(
       tests.setdefault(method, []).append(metrics)
   if not configs:
     raise ConfigError(f"config={directory!r} is no sweep with a finished run; give a config file.")
-  means = {
+  return configs, {
     method: {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
     for method, rows in tests.items()
   }
-  figures = build_task(next(iter(configs.values()))).figures
-  higher = tuple(f"test_{figure.name}" for figure in figures if figure.direction == "max")
-  return configs, means, higher
 
 
 def _list_columns(options: argparse.Namespace, quoted: Mapping[str, Any]) -> list[str]:
@@ -309,21 +305,23 @@ def _write(
     x, y = options.pareto
     pairs: dict[str, Any] = {name: (row.get(x), row.get(y)) for name, row in figures.items()}
     points = {name: pair for name, pair in pairs.items() if None not in pair}
-    if not points:
-      raise ConfigError(f"--pareto {x},{y}: no row has both figures.")
     more = x.endswith(higher), y.endswith(higher)
     front = pareto.find_front(points, more)
     figures = {name: row | {"front": name in front} for name, row in figures.items()}
-    print(f"rows that no other beats: {', '.join(front)}")
-    title, name = f"Rows of {Path(path).name} on one {kind}.", f"pareto_{Path(path).stem}_{x}_{y}"
-    canvas = pareto.plot_pareto(points, (_label(x), _label(y)), more, title)
-    print(style.save(canvas, Path(options.out), name))
   records = [{"row": name} | row for name, row in figures.items()]
   if options.csv:
     csv_files.write_records(options.csv, records)
   if options.json:
     device = f"one {kind} ({jax.default_backend()})"
     write_json(options.json, {"device": device, "rows": records})
+  if not options.pareto:
+    return
+  if not points:
+    raise ConfigError(f"--pareto {x},{y}: no row has both figures.")
+  print(f"rows that no other beats: {', '.join(front)}")
+  title, name = f"Rows of {Path(path).name} on one {kind}.", f"pareto_{Path(path).stem}_{x}_{y}"
+  canvas = pareto.plot_pareto(points, (_label(x), _label(y)), more, title)
+  print(style.save(canvas, Path(options.out), name))
 
 
 def _label(column: str) -> str:

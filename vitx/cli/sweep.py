@@ -94,7 +94,6 @@ def run_points(points: "Sequence[Point]", source: str | None, workdir: str, **ou
     workdir: The directory of the points' workdirs.
     **output: Further arguments of `compare`.
   """
-  from vitx.cli.launch import Launcher
   from vitx.sweeps.points import check_points, match_published, read_record
   from vitx.sweeps.workers import WORKER, restore_cores
 
@@ -102,11 +101,13 @@ def run_points(points: "Sequence[Point]", source: str | None, workdir: str, **ou
     print(done["shown"])
     return done["status"]
   kind, slurm = output.pop("launch"), output.pop("slurm")
+  restore_cores(workdir, 1 if kind == "slurm" else output["parallel"] or 1)
+  from vitx.cli.launch import Launcher  # imports JAX, which reads the restored variables
+
   if slurm and kind != "slurm":
     raise ConfigError("--slurm needs --launch slurm.")
   if kind and WORKER not in os.environ:
     output["launcher"] = Launcher(kind, slurm, workdir)
-  restore_cores(workdir, 1 if kind == "slurm" else output["parallel"] or 1)
   check_points(points)
   return compare(points, match_published(source, points) if source else {}, workdir, **output)
 
@@ -161,7 +162,8 @@ def compare(
   if worker is None:
     print(f"checking {len({point.method for point in points})} methods ...", flush=True)
     methods, (figure, mode) = measure_methods(points, published, workdir)
-    record_cores(workdir, launcher.cores if launcher else None)
+    if launcher or not wait:  # the machine that only shows a sweep may have other cores
+      record_cores(workdir, launcher.cores if launcher else None)
     if launcher:
       launcher.submit(points, parallel, figure)
       if not wait:
@@ -198,14 +200,19 @@ def _train(points: "Sequence[Point]", workdir: str, live: "Live", count: int) ->
 
 def _search(config: str, over: str, seeds: int, count: int, workdir: str, **output: Any) -> int:
   """Searches in this process, prints and writes the trials, and returns the exit status."""
-  from vitx.cli.live import Lines
-  from vitx.runtime import cache
-  from vitx.sweeps.search import Search
   from vitx.sweeps.workers import record_cores, restore_cores
 
   if output["launch"] or output["parallel"] or output["wait"]:
     raise ConfigError("--search runs in this process; start the command several times at once.")
+  if "://" in workdir:
+    raise ConfigError(
+      f"--search needs a directory, since a file has its trials; {workdir} is a URL."
+    )
   restore_cores(workdir, 1)
+  from vitx.cli.live import Lines  # imports JAX, which reads the restored variables
+  from vitx.runtime import cache
+  from vitx.sweeps.search import Search
+
   search = Search(config, over, seeds, workdir)
   record_cores(workdir)
   cache.enable()

@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 from vitx.config import registry
 from vitx.config.errors import ConfigError, listing, nearest
 from vitx.config.fields import LORA, SEEDS, declarations, default_config
+from vitx.config.fields import find as find_field
 from vitx.config.overrides import make_tuples, set_field, split, with_overrides
 from vitx.configs import __path__ as config_folders
 
@@ -166,18 +167,29 @@ def _read_json(path: str) -> Callable[..., ConfigDict]:
     config = default_config()
     for field, value in tree.items():
       set_field(config, field, make_tuples(value))
-    source = config.data.source
+    names = ("data.source", *_FOLLOWING, *sum(_FOLLOWING.values(), ()))
+    before = {name: find_field(config, name) for name in names}
     config = with_overrides(config, overrides)
-    if config.data.source != source:
+    changed = {name for name, value in before.items() if find_field(config, name) != value}
+    if "data.source" in changed:
       raise ConfigError(
         f"data.source={config.data.source!r}: {path} has the classes, sizes and statistics of"
-        f" {source!r}. To train on another source, name a config file (.py)."
+        f" {before['data.source']!r}. To train on another source, name a config file (.py)."
       )
+    for field, causes in _FOLLOWING.items():
+      if field not in changed and not changed.isdisjoint(causes):
+        set_field(config, field, None)
     return config
 
   return get_config
 
 
+# Fields that a run has computed, and those from which they follow if these are changed.
+_FOLLOWING = {
+  "data.decode_size": ("data.image_size", "data.resize_mode", "evaluation.crop_ratio"),
+  "data.mean": ("data.value_range", "data.channels"),
+  "data.std": ("data.value_range", "data.channels"),
+}
 # The fields of these types contain paths, regular expressions or expressions of splits, not code.
 _TEXTS = (str, str | None, tuple[str, ...])
 

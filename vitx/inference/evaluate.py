@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from vitx.analysis import classification, csv_files
@@ -251,6 +252,8 @@ def _predictions(
   if path is None:
     yield None
     return
+  if jax.process_count() > 1:
+    raise ConfigError("predictions: several processes would write one file; start one process.")
   with csv_files.create(path) as add:
     heads: list[str] = []
 

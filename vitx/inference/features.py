@@ -72,6 +72,7 @@ def fingerprint(model: Loaded, source: Source) -> str:
   settings = model.settings
   data = {key: value for key, value in to_plain(settings.data).items() if key not in NEUTRAL}
   leaves = tree.name_leaves(jax.device_get(model.variables))
+  parts = source.parts()
   return digest.digest_json(
     {
       "format": FORMAT,
@@ -79,6 +80,8 @@ def fingerprint(model: Loaded, source: Source) -> str:
       "weights": {name: digest.digest_array(np.asarray(x)) for name, x in leaves.items()},
       "examples": [source.info.fingerprint, list(source.info.class_names or ())],
       "data_seed": settings.data_seed,
+      # A function of the user's that chooses examples may change while its name stays.
+      "names": {role: [*map(part.name, range(len(part)))] for role, part in parts.items()},
       "config": [*map(to_plain, (settings.model, settings.task, settings.evaluation)), data],
     }
   )

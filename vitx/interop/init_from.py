@@ -115,7 +115,7 @@ def initial_variables(source: str, variables: Mapping[str, Any], fit: Fit = Fit(
   place = source if loaded is None else f"{source}, checkpoint {loaded.step}"
   print(f"init_from {place}:\n{report}", flush=True)
   if loaded is not None:
-    _warn_of_seen_examples(loaded, source, fit)
+    warn_of_seen_examples(loaded, f"init_from={source!r}", fit.settings, fit.fingerprint)
   fit.check(report, source, is_run=loaded is not None)
   return tree.fill(dict(variables), tree.name_leaves(variables) | tree.name_leaves(filled))
 
@@ -184,20 +184,30 @@ def check_run(loaded: Loaded, source: str, shapes: Mapping[str, Any], fit: Fit) 
   fit.check(report, source, is_run=True)
 
 
-def _warn_of_seen_examples(loaded: Loaded, source: str, fit: Fit) -> None:
-  """Warns if another run may have been trained on examples that the new run evaluates."""
-  if not fit.fingerprint or loaded.fingerprint != fit.fingerprint:
+def warn_of_seen_examples(
+  loaded: Loaded, where: str, settings: RunSettings, fingerprint: str
+) -> None:
+  """Warns if another run may have been trained on examples that a new run evaluates.
+
+  Args:
+    loaded: The other run.
+    where: The new run's field that names it, with its value.
+    settings: The new run's settings.
+    fingerprint: The fingerprint of the new run's data; "" if they are unknown.
+  """
+  names = (*_DIVISION, "data.source", "data.exclude")
+  before, now = ({name: find(x, name) for name in names} for x in (loaded.settings, settings))
+  # A set keeps its division if examples are excluded, though not its fingerprint.
+  is_same_set = before["data.source"] == now["data.source"]
+  excludes_others = is_same_set and before["data.exclude"] != now["data.exclude"]
+  if not fingerprint or not (excludes_others or loaded.fingerprint == fingerprint):
     return
-  before, now = (
-    {name: find(settings, name) for name in _DIVISION}
-    for settings in (loaded.settings, fit.settings)
-  )
   differing = [name for name in _DIVISION if (before[name] or None) != (now[name] or None)]
   if differing:
     logging.warning(
-      "init_from=%r was trained on the same data, divided in another way (%s): %s of this run may"
+      "%s was trained on the same data, divided in another way (%s): %s of this run may"
       " have examples on which it was trained, and figures that are too good",
-      source,
+      where,
       ", ".join(f"{name}={before[name]!r}, here {now[name]!r}" for name in differing),
       "validation" if set(differing).isdisjoint(_OF_TEST) else "validation and test",
     )
@@ -225,6 +235,8 @@ def _transfer_file(source: str, variables: Mapping[str, Any], fit: Fit) -> tuple
   trained, extra, ignored, posemb, grid = foreign.read_variables(source, heads)
   target = _find_target(variables, trained)
   indices = _match_classes(fit.match_classes, None, trained)
+  if not grid and fit.layout is not None and look_up(source) is None:
+    grid = fit.layout.grid  # a table of equal length is one of an equal grid
   before = foreign.guess_layout(trained, grid)
   with naming(f"init_from={source!r}"):
     filled, report = transfer(target, trained, fit.layout, before, indices)

@@ -106,9 +106,12 @@ def describe_processor(cpuinfo: str) -> dict[str, Any]:
 def _commit() -> str | None:
   """Returns the commit of the source tree, with "+" if files have changed; None outside git."""
   root = Path(__file__).resolve().parents[1]
-  command = ["git", "-C", str(root), "describe", "--always", "--abbrev=40", "--dirty=+"]
+  describe = ("describe", "--always", "--abbrev=40", "--dirty=+")
   try:
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    # The package may be installed inside another repository, which does not track it.
+    for arguments in (("ls-files", "--error-unmatch", "__init__.py"), describe):
+      command = ["git", "-C", str(root), *arguments]
+      result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
   except (OSError, subprocess.SubprocessError):
     return None
   return result.stdout.strip()

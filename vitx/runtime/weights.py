@@ -14,7 +14,7 @@ from vitx.config.fields import RunSettings, find_lora
 from vitx.config.settings import change
 from vitx.data.class_names import find_in_weights
 from vitx.data.dataset import DatasetInfo
-from vitx.interop.init_from import Fit, initial_variables, read_base
+from vitx.interop.init_from import Fit, initial_variables, read_base, warn_of_seen_examples
 from vitx.interop.init_from import check_source as check_weights
 from vitx.interop.repository import is_weights, load, read_run_settings
 from vitx.interop.transfer import MatchClasses
@@ -104,6 +104,7 @@ def load_constants(task: Task, settings: RunSettings, info: DatasetInfo) -> dict
   loaded = load(teacher.source)
   _check_data(teacher, loaded.settings, settings)
   where = f"task.teacher={teacher.source!r}"
+  warn_of_seen_examples(loaded, where, settings, info.fingerprint)
   tree.check_match(tree.name_leaves(loaded.variables), init_shapes(teacher), where)
   return {CONSTANT: _order_classes(loaded, teacher, info)}
 

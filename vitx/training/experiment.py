@@ -361,6 +361,12 @@ def make_step(settings: RunSettings, task: Task, schedule: Schedule) -> tuple[St
       inline=True,
     )
     variables = jax.eval_shape(initialize, jax.random.key(0))
+  interpolation = find_interpolation(settings)
+  if interpolation and "batch_stats" in variables:
+    raise ConfigError(
+      "optimizer=schedule_free is evaluated at an average of the parameters, for which batch"
+      " normalization has no statistics; choose another optimizer or network."
+    )
   frozen, depth = find_frozen(settings, variables["params"]), None
   if adapters is not None:
     base = parameter_names(init_shapes(task)["params"])
@@ -375,7 +381,7 @@ def make_step(settings: RunSettings, task: Task, schedule: Schedule) -> tuple[St
     grad_accum_steps=settings.grad_accum_steps,
     ema_decay=settings.ema_decay,
     ema_warmup=settings.ema_warmup,
-    interpolation=find_interpolation(settings),
+    interpolation=interpolation,
     half=settings.model.get("dtype", "float32") == "float16",
     cycle=cycle,
     frozen=frozen,

@@ -108,7 +108,7 @@ def begin(
     variables = _use_weights(initial_variables, experiment, state)
     filled = tree.name_leaves(variables.pop("params"))
     params = map_named(lambda name, x: filled.get(name, x), state.params)  # adapters are new
-    state = _with_params(state.replace(model_state=variables), params)
+    state = _with_params(experiment, state.replace(model_state=variables), params)
     load = lambda: state  # noqa: E731
   if is_writer():
     wd.write_json(workdir, "config.json", wd.to_plain(settings))
@@ -122,13 +122,17 @@ def begin(
 def _with_examples(experiment: Experiment, state: Any) -> Any:
   """Returns a new state whose parameters follow from the training examples by `Task.begin`."""
   params = experiment.task.begin(state.params, experiment.examples.train)
-  return state if params is state.params else _with_params(state, params)
+  return state if params is state.params else _with_params(experiment, state, params)
 
 
-def _with_params(state: Any, params: Any) -> Any:
+def _with_params(experiment: Experiment, state: Any, params: Any) -> Any:
   """Returns a new state that has the given parameters, and their copy as moving average."""
   ema = None if state.ema is None else jax.tree.map(np.copy, params)
-  return state.replace(params=params, ema=ema)
+  state = state.replace(params=params, ema=ema)
+  if experiment.step.cycle:  # an elementwise optimizer of vitx, whose state has no parameters
+    return state
+  # The state of others, such as `optax:contrib.dog`, may have the parameters of the start.
+  return state.replace(opt_state=experiment.step.optimizer.init(params))
 
 
 def _use_weights(function: Callable, experiment: Experiment, state: Any) -> Any:

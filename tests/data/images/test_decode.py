@@ -191,6 +191,11 @@ def test_ranges_that_a_file_states_are_used():
   for name, encoded in files.items():
     pixels = read(encoded, 1, name)
     assert np.abs(pixels[..., 0] - 255 * RAMP).max() <= 1.1, name
+  # Pillow scales the values of a PGM file, but a given range is that of the file.
+  half = read(files["PGM"], 1, "half", (0, 2047.5))
+  assert np.abs(half[..., 0] - (510 * RAMP).clip(0, 255)).max() <= 1.1
+  plain = b"P2 2 1 4095 1024 4095"
+  assert read(plain, 1, "plain", (0, 4095))[0, :, 0].tolist() == [64, 255]
   assert (read(encode(Image.new("I;16", (3, 2))), 1, "black") == 0).all()
   with pytest.raises(ConfigError, match="not finite"):
     read(encode(Image.fromarray(np.full_like(RAMP, np.nan)), "TIFF"), 1, "x", (0, 1))

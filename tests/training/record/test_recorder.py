@@ -1,6 +1,8 @@
 """A run records only what is on the disk and what it has written itself."""
 
 import dataclasses
+import re
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,25 @@ from vitx.checkpoints.store import CheckpointStore
 from vitx.runtime import environment
 from vitx.training import loop, restore
 from vitx.training.record.recorder import Record, Recorder
+
+
+def test_a_repository_that_does_not_track_vitx_has_no_commit_of_it(tmp_path, monkeypatch):
+  package = tmp_path / "site/vitx"
+  (package / "runtime").mkdir(parents=True)
+  (package / "__init__.py").touch()
+  monkeypatch.setattr(environment, "__file__", str(package / "runtime/environment.py"))
+
+  def git(*arguments):
+    person = ("-c", "user.name=x", "-c", "user.email=x")
+    subprocess.run(["git", *person, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+  assert environment._commit() is None
+  git("init")
+  git("commit", "--allow-empty", "-m", "Begin")
+  assert environment._commit() is None
+  git("add", ".")
+  git("commit", "-m", "Track it")
+  assert re.fullmatch("[0-9a-f]{40}", environment._commit())
 
 
 @pytest.mark.slow

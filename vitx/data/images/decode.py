@@ -123,6 +123,10 @@ def to_mode(
     image = image.ico.getimage(image.size)
   _scale_transparency(image)
   bits = _find_bits(image)  # `load` closes the file
+  tile: Any = (getattr(image, "tile", None) or [None])[0]
+  if value_range and image.mode == "I" and tile and tile.codec_name.startswith("ppm"):
+    _, white = tile.args  # the white of a PGM file, which Pillow scales to 65535
+    value_range = value_range[0] * 65535 / white, value_range[1] * 65535 / white
   is_deep_color = image.mode in ("RGB", "RGBA") and ";16" in str(getattr(image, "tile", ""))
   image.load()
   if is_deep_color:
