@@ -137,7 +137,7 @@ def test_overrides_change_a_written_config(written):
     load_config(f"{path}:dataset=mnist")
 
 
-def test_what_a_run_computed_follows_an_override(written):
+def test_fields_that_a_run_computed_follow_an_override(written):
   computed = "data.image_size=8,data.decode_size=9,data.mean=(0.5,),data.std=(0.2,)"
   path = written(load_config(f"digits:{computed}"))
 

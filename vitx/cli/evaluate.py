@@ -14,7 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   add("--checkpoint", default="best", help=CHECKPOINT)
   words = "The weights, ema or raw; the default is the kind that chose the best checkpoint."
   add("--weights", help=words)
-  words = "The split: train, validation, test or all; the default is test, and all with --source."
+  words = "The split: train, validation, calibration, test or all; the default is test, or all of a"
+  words += " --source."
   add("--split", help=words)
   add("--source", help="A source with the run's classes, such as folder:PATH.")
   add("--data_dir", help=DATA_DIR)

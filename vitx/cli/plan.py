@@ -167,7 +167,7 @@ def run(config: str, **arguments: Any) -> None:
   computed, misprints = defined.get("COMPUTED", {}), defined.get("MISPRINTS", {})
   columns = _list_columns(options, dict.fromkeys(key for row in quoted.values() for key in row))
   columns += dict.fromkeys(key for row in tested.values() for key in row)
-  higher = MORE
+  higher: tuple[str, ...] = MORE
   if options.pareto:
     if len(options.pareto) != 2 or options.out is None:
       raise ConfigError("a plot needs --pareto X,Y, two columns, and --out DIR, its folder.")
@@ -176,8 +176,8 @@ def run(config: str, **arguments: Any) -> None:
     check_folder(options.out, "out")
     style.make_canvas(1, 1)
     if tested:
-      figures = build_task(complete_config(next(iter(loaded.values())))).figures
-      higher += tuple(f"test_{x.name}" for x in figures if x.direction == "max")
+      declared = build_task(complete_config(next(iter(loaded.values())))).figures
+      higher += tuple(f"test_{x.name}" for x in declared if x.direction == "max")
   phases.use_cores(loaded.values())
   rows: dict[str, dict[str, Any]] = {name: {} for name in loaded}
   if options.rates:
