@@ -5,8 +5,8 @@ import math
 import pytest
 
 from configs import cifar10, density_digits, vix_cifar10
+from tests.configs.test_vix_rows import count
 from tests.slow import all_but
-from vitx.analysis.counting import count
 from vitx.analysis.implementations import implementations
 from vitx.analysis.tabulate import list_layers
 from vitx.models import model_from_config

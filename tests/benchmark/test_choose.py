@@ -73,7 +73,7 @@ def test_the_command_measures_families_and_writes_the_rule(tmp_path, monkeypatch
   ratios = measured["masked_over_kernelized"]["fnet"]
   assert ratios.keys() == {"N=8", "N=16"} and all(row["M=4"] > 0 for row in ratios.values())
   assert (measured["heads"], measured["head_dim"], measured["rounds"]) == (2, 4, 1)
-  shipped, after = rule.read_families(rule.SHIPPED / "cpu.json"), rule.load_rule("cpu")
+  shipped, after = rule._read(rule.SHIPPED / "cpu.json")["families"], rule.load_rule("cpu")
   assert after.source == str(path)
   for family in rule.FAMILIES.keys() - {"fourier"}:
     assert families[family] == shipped[family] and after.masked[family] == before.masked[family]
@@ -84,7 +84,7 @@ def test_the_command_writes_another_file_and_refuses_unknown_ops(tmp_path, monke
   monkeypatch.setattr(choose, "measure", lambda *_, **__: ratios)
   path = tmp_path / "rule.json"
   assert not main([*TINY, "--ops=fourier", f"--out={path}"])
-  assert rule.read_families(path)["fourier"]["measured"]["cores"] >= 1
+  assert rule._read(path)["families"]["fourier"]["measured"]["cores"] >= 1
   assert main([*TINY, "--ops=forier"]) == 1
   assert "Did you mean 'fourier'" in capsys.readouterr().err
 
@@ -106,7 +106,9 @@ def test_tiles_are_measured_first_and_stay_afterwards(tmp_path, monkeypatch):
   monkeypatch.setattr(tune, "measure", lambda minutes, say: pytest.fail("it was not asked for"))
   assert not main([*TINY, "--ops=fourier"])
   assert used == [{"float32": {64: sizes}}] * 2
-  assert rule.load_rule("cpu").tiles == used[0] and rule.load_tiles("cpu")["measured"]["date"]
+  assert (
+    rule.load_rule("cpu").tiles == used[0] and rule.read_stored("cpu")["tiles"]["measured"]["date"]
+  )
 
 
 def test_a_masked_path_beyond_the_memory_takes_forever(monkeypatch):

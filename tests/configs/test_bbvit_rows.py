@@ -10,13 +10,13 @@ from tests.configs.test_vix_rows import (
   SOURCES,
   check_sources,
   check_step,
+  count,
   count_by_layers,
   drawn,
   source_of,
 )
 from tests.models.vit_pytorch_weights import CARRY, Weights
 from tests.slow import all_but
-from vitx.analysis.counting import count
 from vitx.attention import MIXERS
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.models import model_from_config

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from configs import cifar10, imagenet, small_data
-from tests.configs.test_vix_rows import SOURCES, check_step, count_by_layers, source_of
+from tests.configs.test_vix_rows import SOURCES, check_step, count, count_by_layers, source_of
 from tests.slow import all_but
 from vitx.analysis import cost
-from vitx.analysis.counting import count
 from vitx.data import order
 from vitx.data.dataset import DatasetInfo
 from vitx.data.images.settings import image_spec

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 
 from configs.simplified_cifar10 import PUBLISHED, ROWS, get_config
-from tests.configs.test_vix_rows import check_step, count_by_layers, info_of
+from tests.configs.test_vix_rows import check_step, count, count_by_layers, info_of
 from tests.runs import replace
 from tests.slow import all_but
-from vitx.analysis.counting import count
 from vitx.config.settings import change
 from vitx.models import initialize, model_from_config
 from vitx.tasks.settle import resolve

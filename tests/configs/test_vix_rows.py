@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from tests.slow import all_but
-from vitx.analysis.counting import count
+from vitx.analysis.counting import count_parameters
 from vitx.config.fields import AugmentSettings, read_settings
 from vitx.config.settings import change
 from vitx.data.dataset import ArraySpec, DatasetInfo
+from vitx.data.images.settings import sides
 from vitx.models import model_from_config
 from vitx.tasks import build_task
 from vitx.tasks.base import init_shapes
@@ -273,6 +274,15 @@ def check_step(config, zeros, *, whole=False):
     share = size / max(sizes.values())
     assert share < 1e-5 if zero else share > 1e-6, (name, share)
   assert matched - {None} == set(zeros), "an intended zero is no parameter of this network"
+
+
+def count(config):
+  """Counts the parameters of a config with an image size; returns what `count_parameters` does."""
+  model = model_from_config(config["model"])
+  if hasattr(model, "input_spec"):
+    return count_parameters(model, model.input_spec)
+  height, width = sides(config["data"]["image_size"])
+  return count_parameters(model, (1, height, width, config["data"]["channels"]))
 
 
 def count_by_layers(config):

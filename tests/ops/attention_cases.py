@@ -130,3 +130,12 @@ def gradients(function):
 
 def floats(*shapes):
   return [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+
+
+def dense_edges(mask) -> np.ndarray:
+  """Returns the edges of a `BlockMask` as bool (G, N, N), for the G heads with their own edges."""
+  R, b = mask.rows, mask.block
+  full = np.zeros((mask.heads * R, R, b, b), bool)
+  full[mask.queries, mask.keys] = mask.tables[mask.table]
+  matrix = full.reshape(mask.heads, R, R, b, b).swapaxes(2, 3)
+  return matrix.reshape(mask.heads, R * b, R * b)[:, : mask.length, : mask.length]

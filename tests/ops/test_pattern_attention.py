@@ -103,7 +103,7 @@ def test_block_lists_of_causal_plans_contain_the_edges(prefix):
     steps = plan(pattern & Causal(), layout)
     parts = steps.heads[0]
     if len(steps.heads) == 1 and all(p.core == "block_sparse" and not p.order for p in parts):
-      masks = [block_mask(p.pattern, steps.layout, p.block, 4).dense() for p in parts]
+      masks = [cases.dense_edges(block_mask(p.pattern, steps.layout, p.block, 4)) for p in parts]
       expected = dense_mask(pattern & Causal(), layout, 4)[:, steps.prefix :, steps.prefix :]
       np.testing.assert_array_equal(sum(m.astype(int) for m in masks), expected, name)
       compared += 1
@@ -154,7 +154,7 @@ def test_a_stride_beyond_the_sequence_pads_nothing():
   layout, pattern = TokenLayout((4, 5)), Strided(10**6, form="code")
   (parts,) = plan(pattern, layout).heads
   assert all(part.order is None for part in parts)
-  masks = [block_mask(part.pattern, layout, part.block, 1).dense() for part in parts]
+  masks = [cases.dense_edges(block_mask(part.pattern, layout, part.block, 1)) for part in parts]
   np.testing.assert_array_equal(sum(m.astype(int) for m in masks), dense_mask(pattern, layout, 1))
 
 
@@ -268,7 +268,7 @@ def test_changed_edges_change_the_result(name, monkeypatch):
     run = jax.jit(lambda *x: attention(*x, edges, layout, implementation="kernelized"))
     output = run(q, k, v)
     np.testing.assert_allclose(output, cases.masked(q, k, v, masks[-1])[0], atol=1e-5)
-    np.testing.assert_array_equal(block_mask(pattern, layout, 16, 2).dense(), masks[-1])
+    np.testing.assert_array_equal(cases.dense_edges(block_mask(pattern, layout, 16, 2)), masks[-1])
   assert not np.array_equal(*masks)
 
 

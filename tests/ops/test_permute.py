@@ -85,7 +85,7 @@ def test_reordered_tokens_have_equal_edges(pattern, grid, tile):
   block, order = patches(grid, tile)
   expected = dense_mask(pattern, layout, 1)[:, order.numbers][:, :, order.numbers]
   mask = block_mask(pattern, layout, block, 1, order)
-  np.testing.assert_array_equal(mask.dense(), expected)
+  np.testing.assert_array_equal(cases.dense_edges(mask), expected)
 
 
 @dataclasses.dataclass(frozen=True)

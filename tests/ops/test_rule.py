@@ -43,7 +43,7 @@ def test_shipped_rules_never_mask_many_tokens(path):
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_rules_state_their_measurements(path):
-  for family, entry in rule.read_families(path).items():
+  for family, entry in rule._read(path)["families"].items():
     measured = entry["measured"]
     assert measured["masked_over_kernelized"], family
     assert {"date", "cores", "versions", "dtype", "heads", "head_dim"} <= measured.keys()
@@ -123,7 +123,7 @@ def test_bounds_and_tiles_are_stored_loaded_and_recorded(directory):
   write(directory, "cpu", entry, dense=[[64, None], [512, 4]])
   loaded = rule.load_rule("cpu")
   assert loaded.tiles == TILES
-  assert rule.load_tiles("cpu") == json.loads(json.dumps(entry))
+  assert rule.read_stored("cpu")["tiles"] == json.loads(json.dumps(entry))
   stored = json.loads(json.dumps(loaded.to_json()))
   assert stored["tiles"]["bfloat16"] == {"64": [64, *[[2, 8, 3]] * 3], "128": None}
   assert rule.Rule.from_json(stored) == loaded
@@ -131,5 +131,5 @@ def test_bounds_and_tiles_are_stored_loaded_and_recorded(directory):
   del stored["tiles"]  # as recorded by an older version
   assert rule.Rule.from_json(stored).tiles == {}
   write(directory, "cpu")
-  assert rule.load_rule("cpu").tiles == {} and rule.load_tiles("cpu") is None
+  assert rule.load_rule("cpu").tiles == {} and "tiles" not in rule.read_stored("cpu")
   assert "tiles" not in rule.load_rule("cpu").to_json()

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.ops import attention_cases as cases
 from tests.ops.lowered import record_kernels
 from vitx import ops
 from vitx.ops.implementation import lowering_for
@@ -52,7 +53,7 @@ def test_lists_contain_the_edges(name, blocks):
     lists = Lists(lists.order, lists.bounds, lists.others, lists.numbers, tables)
     groups = -(-mask.rows // blocks)
     edges = read(lists, mask.heads, groups, blocks * 16, GRID.length, 16)
-    np.testing.assert_array_equal(edges, expected.dense())
+    np.testing.assert_array_equal(edges, cases.dense_edges(expected))
 
 
 def test_lists_made_at_run_time_contain_the_blocks():
@@ -81,7 +82,7 @@ def test_a_plan_for_the_kernel_keeps_the_limits_of_reordered_tokens(limit):
   layout, pattern = TokenLayout((16, 16)), Axial(0) & limit
   ((part,),) = plan(pattern, layout, most=32).heads
   places = part.order.places
-  edges = block_mask(part.pattern, layout, part.block, 1, part.order).dense()[0]
+  edges = cases.dense_edges(block_mask(part.pattern, layout, part.block, 1, part.order))[0]
   edges = edges[np.ix_(places, places)]
   np.testing.assert_array_equal(edges, ops.dense_mask(pattern, layout, 1)[0])
 

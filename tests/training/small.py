@@ -12,6 +12,7 @@ from vitx.config import default_config
 from vitx.data.images.augment import make_eval_preprocess, make_train_augment
 from vitx.models import create_model
 from vitx.runtime import parallel
+from vitx.tasks.base import init_variables
 from vitx.tasks.classification import Classification
 from vitx.training.step import Rates, Step, TrainState
 
@@ -41,8 +42,10 @@ def task(augment=None, mean=(0.5,), **fields):
 
 
 def make_step(the_task=None, **fields) -> Step:
+  the_task = the_task or task()
   defaults = {
-    "task": the_task or task(),
+    "task": the_task,
+    "initialize": functools.partial(init_variables, the_task),
     "optimizer": optax.scale_by_adam(),
     "schedule": lambda step: 1e-2,
   }

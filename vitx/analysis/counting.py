@@ -1,14 +1,13 @@
 """Counts all parameters of a network, and those that PyTorch's torchsummary would count."""
 
 import math
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 
 from vitx.analysis.shapes import Input, variable_shapes
-from vitx.models import model_from_config, names
+from vitx.models import names
 
 
 class Count(NamedTuple):
@@ -44,17 +43,3 @@ def count_variables(variables: Any) -> Count:
   layerless = sum(size for name, size in sizes if names.has_no_layer(name))
   total = sum(size for _, size in sizes)
   return Count(total, total - layerless)
-
-
-def count(config: Mapping[str, Any]) -> Count:
-  """Returns the number of parameters of a config's network; nothing is allocated.
-
-  Args:
-    config: A config from `get_config` with an image size, or a completed one.
-  """
-  model: Any = model_from_config(config["model"])
-  if hasattr(model, "input_spec"):
-    return count_parameters(model, model.input_spec)
-  size = config["data"]["image_size"]
-  height, width = (size, size) if isinstance(size, int) else size
-  return count_parameters(model, (1, height, width, config["data"]["channels"]))

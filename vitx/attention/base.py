@@ -38,7 +38,6 @@ class Properties:
     masking_is_deletion: Whether masking tokens has the same effect as leaving them out.
     fixed_length: Whether the shapes of parameters depend on N. Every call must then have as many
       tokens as the call of `init`.
-    memory_exponent: The exponent of N in the temporary memory of the kernelized path.
     flops_exponent: The exponent of N in the floating-point operations of the kernelized path.
   """
 
@@ -48,7 +47,6 @@ class Properties:
   permutation_equivariant: bool = False
   masking_is_deletion: bool = False
   fixed_length: bool = False
-  memory_exponent: float = 1.0
   flops_exponent: float = 1.0
 
 

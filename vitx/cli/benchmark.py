@@ -150,8 +150,8 @@ def _run_choose(
   path = Path(out) if out else rule.user_directory() / rule.file_name(kind)
   check_folder(path.parent, "out")
   whole = set(chosen) >= set(rule.FAMILIES)
-  families = {} if whole else rule.find_families(kind)
-  tiles = None if whole else rule.load_tiles(kind)
+  stored = {} if whole else rule.read_stored(kind)
+  families, tiles = stored.get("families", {}), stored.get("tiles")
   if "tiles" in chosen:
     tiles = tune.measure(minutes, say)
   names, bounds = [name for name in rule.FAMILIES if name in chosen], {}

@@ -15,14 +15,12 @@ from vitx.checkpoints import digest, tree
 from vitx.checkpoints.load import Loaded
 from vitx.checkpoints.workdir import to_plain
 from vitx.config.errors import ConfigError
-from vitx.data.batches import evaluation_batches
 from vitx.data.dataset import Examples, Source
 from vitx.files import read_arrays, replace_bytes
 from vitx.inference.predict import FEATURES, with_features
 from vitx.models import names
 from vitx.runtime import evaluation
 from vitx.runtime.evaluation import evaluation_shapes
-from vitx.runtime.progress import count_bar
 
 FORMAT = 1  # increased when a change of the code changes features
 # The head is the first of these modules that runs; its input is the pooled tokens.
@@ -110,19 +108,11 @@ def _compute(
 ) -> LabeledFeatures:
   task, settings = model.task, model.settings
   examples = task.examples(examples, train=False)
-  batches = evaluation_batches(
-    examples,
-    transform=task.transform(train=False),
-    batch_size=evaluation.batch_size_for(settings),
-    threads=settings.data.threads,
-  )
   rows: list[np.ndarray] = []
   arrays = evaluation_shapes(task, 1)
-  with count_bar(f"features of {role}", len(examples), "example") as bar:
-    for batch in batches:
-      features = np.asarray(compute({name: batch[name] for name in arrays}), np.float32)
-      rows.append(features[batch["mask"]])
-      bar.update(len(rows[-1]))
+  for batch in evaluation.show_batches(settings, task, examples, f"features of {role}"):
+    features = np.asarray(compute({name: batch[name] for name in arrays}), np.float32)
+    rows.append(features[batch["mask"]])
   values = np.concatenate(rows)
   wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
   if wrong.size:

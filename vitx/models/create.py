@@ -113,10 +113,14 @@ def find_mixer(model: Mapping[str, Any]) -> dict[str, Any]:
   If the entry does not set the mixer, it is the default of the network. A network without token
   mixers gives {}.
   """
-  parts = getattr(lookup(MODELS, model.get("name", ""), "model.name"), "PARTS", {})
+  parts = _find_parts(model)
   if "token_mixer" not in parts:
     return {}
   return fields_of(model.get("token_mixer", parts["token_mixer"][1]))
+
+
+def _find_parts(model: Mapping[str, Any]) -> Mapping[str, Any]:
+  return getattr(lookup(MODELS, model.get("name", ""), "model.name"), "PARTS", {})
 
 
 def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
@@ -129,13 +133,9 @@ def resolve_model(model: Mapping[str, Any], *, seed: int) -> dict[str, Any]:
     model: The entry `model` of the config.
     seed: The seed of the random graphs.
   """
-  resolved = dict(model)
-  parts = getattr(lookup(MODELS, model.get("name", ""), "model.name"), "PARTS", {})
-  if "token_mixer" not in parts:
-    return resolved
-  table, default, _ = parts["token_mixer"]
-  choice = model.get("token_mixer", default)
-  mixer = fields_of(choice)
-  if "seed" not in mixer and "seed" in options(lookup(table, mixer.get("name", ""), MIXER_NAME)):
-    resolved["token_mixer"] = {**mixer, "seed": seed}
-  return resolved
+  mixer = find_mixer(model)
+  if not mixer or "seed" in mixer:
+    return dict(model)
+  table = _find_parts(model)["token_mixer"][0]
+  has_seed = "seed" in options(lookup(table, mixer.get("name", ""), MIXER_NAME))
+  return {**model, "token_mixer": {**mixer, "seed": seed}} if has_seed else dict(model)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.implementation import resolve_implementation, target
-from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.inputs import check_and_hide
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.layout import TokenLayout
 from vitx.ops.patterns import Causal, Full, MaskFunction, Pattern
@@ -104,8 +104,9 @@ def attention_with_weights(
     kernelized path never has all probabilities in memory, and returns `None` for them.
   """
   same = causal or pattern is not None
-  check_inputs(q, k, v, key_mask, layout=None if pattern is None else layout, same_length=same)
-  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  k, v = check_and_hide(
+    q, k, v, key_mask, layout=None if pattern is None else layout, same_length=same
+  )
   if pattern is None or layout is None:
     layout = TokenLayout((q.shape[1],))
   steps, family = None, "dense"

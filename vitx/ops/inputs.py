@@ -9,7 +9,7 @@ from vitx.config.errors import ConfigError
 from vitx.ops.layout import TokenLayout
 
 
-def check_inputs(
+def check_and_hide(
   q: Any,
   k: Any,
   v: Any,
@@ -18,7 +18,7 @@ def check_inputs(
   layout: TokenLayout | None = None,
   same_length: bool = False,
   one_head: bool = False,
-) -> None:
+) -> tuple[Any, Any]:
   """Checks that queries, keys, values and their mask fit each other.
 
   Args:
@@ -29,6 +29,9 @@ def check_inputs(
     layout: The layout of the N = M tokens; `None` for tokens without a layout.
     same_length: Whether N and M must be equal. With a layout they always must.
     one_head: Whether any of q, k and v may have a single head that all heads share.
+
+  Returns:
+    The keys and the values, in which the tokens that the mask hides are zeros.
   """
   arrays = (q, k, v)
   fit = all(jnp.issubdtype(x.dtype, jnp.floating) and len(x.shape) == 4 for x in arrays)
@@ -52,6 +55,7 @@ def check_inputs(
       " means that a key may be attended. If your mask is additive, with 0 for keys that may be"
       " attended, give mask == 0."
     )
+  return hide_tokens(k, key_mask), hide_tokens(v, key_mask)
 
 
 def hide_tokens(x: jax.Array, key_mask: jax.Array | None) -> jax.Array:

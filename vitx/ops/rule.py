@@ -175,8 +175,8 @@ def load_rule(device_kind: str) -> Rule:
 def _load(device_kind: str, directory: Path) -> Rule:
   path, source = _find(device_kind, directory)
   try:
-    families, stored = read_families(path), _read(path)
-    masked = {family: parse_bounds(families[family]["masked"]) for family in FAMILIES}
+    stored = _read(path)
+    masked = {name: parse_bounds(stored["families"][name]["masked"]) for name in FAMILIES}
     tiles = parse_tiles(stored["tiles"]["sizes"] if "tiles" in stored else None)
     return Rule(device_kind, source, masked, tiles)
   except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -196,26 +196,14 @@ def _find(device_kind: str, directory: Path) -> tuple[Path, str]:
   )
 
 
-def find_families(device_kind: str) -> dict[str, Any]:
-  """Returns the bounds ("masked") and the measurements ("measured") of each family.
+def read_stored(device_kind: str) -> dict[str, Any]:
+  """Returns the content of the file that `load_rule` reads for this kind of device, as JSON.
 
-  They come from the file that `load_rule` reads for this kind of device.
+  Its entry "families" has the bounds ("masked") and the measurements ("measured") of each family.
+  The entry "tiles", which may be missing, has the tiles in the form of `tiles_to_json` ("sizes")
+  and how they were measured ("measured").
   """
-  return read_families(_find(device_kind, user_directory())[0])
-
-
-def load_tiles(device_kind: str) -> dict[str, Any] | None:
-  """Returns the tiles in the file that `load_rule` reads, as JSON; `None` if the file has none.
-
-  The entry "sizes" has the tiles in the form of `tiles_to_json`; the entry "measured" says how they
-  were measured.
-  """
-  return _read(_find(device_kind, user_directory())[0]).get("tiles")
-
-
-def read_families(path: Path) -> dict[str, Any]:
-  """Reads the bounds ("masked") and the measurements ("measured") of each family from a file."""
-  return {family: {**entry} for family, entry in _read(path)["families"].items()}
+  return _read(_find(device_kind, user_directory())[0])
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -232,8 +220,8 @@ def write_families(
   Args:
     path: The file, `user_directory() / file_name(device_kind)` or another path.
     device_kind: The kind of device that was measured.
-    families: The entries of all families in `FAMILIES`, in the format of `read_families`.
-    tiles: The tiles in the format of `load_tiles`; `None` if none were measured.
+    families: The entries of all families in `FAMILIES`, in the format of `read_stored`.
+    tiles: The tiles in the format of `read_stored`; `None` if none were measured.
   """
   content = {"device_kind": device_kind, "families": families} | ({"tiles": tiles} if tiles else {})
   text = json.dumps(content, indent=1)

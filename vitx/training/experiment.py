@@ -33,7 +33,7 @@ from vitx.runtime.weights import blank_constants, load_base, load_constants, wit
 from vitx.tasks import settle
 from vitx.tasks.base import Task, find_layout, init_shapes, init_variables, measurements
 from vitx.tasks.figures import Figures, followed
-from vitx.training import attention_entropy, durations, resident
+from vitx.training import attention_entropy, durations
 from vitx.training.optim.optimizers import (
   find_frozen,
   find_interpolation,
@@ -171,10 +171,6 @@ class Experiment(settle.Settled):
           f" {expected.shape}, but the examples have {array}."
         )
     return batches
-
-  def open_feed(self) -> resident.Feed:
-    """Chooses whether the host sends the training batches, see `resident.open_feed`."""
-    return resident.open_feed(self.batches(), self.settings.data.device)
 
   def implementations(
     self, describe: Callable[[list[Choice]], str] = describe_choices

@@ -17,7 +17,7 @@ from vitx.ops.implementation import choosing_by
 from vitx.runtime import cache, parallel
 from vitx.runtime.progress import SOON, announce
 from vitx.runtime.signals import Interrupted, StopRequest
-from vitx.training import compilation
+from vitx.training import compilation, resident
 from vitx.training.attention_entropy import make_measure
 from vitx.training.experiment import make_experiment
 from vitx.training.failures import check_finite, explain_out_of_memory
@@ -117,7 +117,7 @@ def _train(run: Run) -> Result:
   else:
     # The data are opened before compiling, so that an unreadable example is reported at once.
     with request.breakable(), experiment.listing():
-      iterate, fill = experiment.open_feed()
+      iterate, fill = resident.open_feed(experiment.batches(), experiment.settings.data.device)
       for role in ("validation", "test"):
         examples(role)
       program = compilation.compile_steps(experiment, constants, run.workdir)

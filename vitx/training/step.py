@@ -19,7 +19,7 @@ from vitx.config.fields import RunSettings
 from vitx.models import frozen, logged, lora
 from vitx.models.stacked import stack
 from vitx.ops import replicas
-from vitx.tasks.base import Batch, Task, bind, init_variables
+from vitx.tasks.base import Batch, Task, bind
 from vitx.training.parameters import map_named, parameter_names
 
 GROWTH_INTERVAL = 2000  # steps without an overflow after which a loss scale is doubled
@@ -120,8 +120,8 @@ class Step:
     logged: The last parts of the names of parameters whose means are logged, see
       `vitx.models.logged`.
     axis: The name of the device axis; None on one device.
-    initialize: The function `init_variables` of the task, jitted, so that it is traced only once;
-      None to trace it anew. With adapters it returns the trained parameters alone.
+    initialize: The function `init_variables` of the task, jitted, so that it is traced only once.
+      With adapters it returns the trained parameters alone.
   """
 
   task: Task
@@ -140,7 +140,7 @@ class Step:
 
   def init(self, key: jax.Array) -> TrainState:
     """Returns the state before the first step."""
-    return self.begin(self.initialize(key) if self.initialize else init_variables(self.task, key))
+    return self.begin(self.initialize(key))
 
   def begin(self, variables: Mapping[str, Any]) -> TrainState:
     """Returns the state before the first step, given a model's variables with unstacked layers."""

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.inputs import check_and_hide
 from vitx.ops.shapes import Array, Bool, Float
 
 # The number of tokens in a chunk, whose causal matrix is formed; earlier chunks enter as prefix
@@ -40,8 +40,7 @@ def linear_attention(
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, M) in
     float32, else `None`. If all weights of a query are zero, its output and its row are zero.
   """
-  check_inputs(q, k, v, key_mask, same_length=causal)
-  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  k, v = check_and_hide(q, k, v, key_mask, same_length=causal)
   picked = resolve_implementation("linear_attention", implementation, "linear", q.shape)
   if picked == "masked":
     return _multiply_matrix(q, k, v, causal)

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.inputs import check_and_hide
 from vitx.ops.kernels.softmax import kernelized_attention, masked_attention
 from vitx.ops.shapes import Array, Bool, Float
 
@@ -38,8 +38,7 @@ def linformer_attention(
   Returns:
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, M) in float32, else `None`.
   """
-  check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
-  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  k, v = check_and_hide(q, k, v, key_mask, same_length=True, one_head=True)
   picked = resolve_implementation(
     "linformer_attention", implementation, "linformer", q.shape, dropout=dropout
   )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.inputs import check_and_hide
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.tiling import join_rows, split_rows
 from vitx.ops.shapes import Array, Bool, Float
@@ -35,8 +35,7 @@ def local_attention(
   Returns:
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, N) in float32, else `None`.
   """
-  check_inputs(q, k, v, key_mask, same_length=True)
-  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  k, v = check_and_hide(q, k, v, key_mask, same_length=True)
   picked = resolve_implementation("local_attention", implementation, "linear", q.shape)
   if picked == "masked":
     token = jnp.arange(q.shape[1])

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from vitx.config.checks import check_choice
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.inputs import check_and_hide
 from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.kernels.tiling import split_rows
 from vitx.ops.shapes import Array, Bool, Float
@@ -46,8 +46,7 @@ def nystrom_attention(
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the matrix (B, H, N, N) in
     float32, whose rows sum to one up to the error of the inverse, else `None`.
   """
-  check_inputs(q, k, v, key_mask, same_length=True)
-  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  k, v = check_and_hide(q, k, v, key_mask, same_length=True)
   picked = resolve_implementation("nystrom_attention", implementation, "nystrom", q.shape)
   near, inverse, far = _factors(q, k, landmarks, key_mask, iterations, pinv_scale)
   if picked == "masked":

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.inputs import check_and_hide
 from vitx.ops.kernels import chosen_keys, tiling
 from vitx.ops.kernels.key_scores import score_keys
 from vitx.ops.kernels.selection import find_cut, is_kept, keep_first
@@ -65,8 +65,7 @@ def predicted_attention(
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
     (B, H, N, N), else `None`.
   """
-  check_inputs(q, k, v, key_mask, same_length=True)
-  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  k, v = check_and_hide(q, k, v, key_mask, same_length=True)
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   length, visible = k.shape[1], None if key_mask is None else key_mask[:, None, None]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.inputs import check_and_hide
 from vitx.ops.kernels.softmax import kernelized_attention, masked_softmax
 from vitx.ops.shapes import Array, Bool, Float
 
@@ -44,8 +44,7 @@ def shaped_attention(
     The output (B, N, H, E) in the dtype of `v`, and on the masked path the matrix
     α I + β A - γ C, (B, H or G, N, N) in float32, else `None`.
   """
-  check_inputs(q, k, v, key_mask, same_length=True, one_head=True)
-  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  k, v = check_and_hide(q, k, v, key_mask, same_length=True, one_head=True)
   # A matrix that all heads share is stored once for each head: the heads of `v` count the matrices.
   picked = resolve_implementation("shaped_attention", implementation, "shaped", v.shape)
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale

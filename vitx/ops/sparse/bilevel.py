@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.inputs import check_and_hide
 from vitx.ops.kernels.selection import keep_first
 from vitx.ops.kernels.softmax import masked_attention
 from vitx.ops.kernels.top_k import kept_mask
@@ -129,8 +129,7 @@ def bilevel_attention(
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
     (B, H, N, N), else `None`.
   """
-  check_inputs(q, k, v, key_mask, layout=layout)
-  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  k, v = check_and_hide(q, k, v, key_mask, layout=layout)
   numbers = region_numbers(layout.grid, regions)
   picked = resolve_implementation("bilevel_attention", implementation, "bilevel", q.shape)
   if picked == "masked":

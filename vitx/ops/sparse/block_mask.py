@@ -110,17 +110,6 @@ class BlockMask:
       np.ascontiguousarray(self.tables.swapaxes(1, 2)),
     )
 
-  def dense(self) -> np.ndarray:
-    """Returns the edges as bool (G, N, N) for tests and pictures, with all N² pairs of tokens.
-
-    G is the number of heads with edges of their own, 1 if all heads have equal edges.
-    """
-    R, b = self.rows, self.block
-    full = np.zeros((self.heads * R, R, b, b), bool)
-    full[self.queries, self.keys] = self.tables[self.table]
-    matrix = full.reshape(self.heads, R, R, b, b).swapaxes(2, 3)
-    return matrix.reshape(self.heads, R * b, R * b)[:, : self.length, : self.length]
-
   @functools.cached_property
   def digest(self) -> str:
     """Returns a hexadecimal hash of the content that does not depend on the machine."""

@@ -37,11 +37,6 @@ def block_sparse_attention(
     query's sum of exponentials. A query without edges has output 0, lse -inf and no gradient. Both
     results may be differentiated.
   """
-  if mask.length != q.shape[1] or mask.heads not in (1, q.shape[2]):
-    raise ValueError(
-      f"A mask for {mask.length} tokens and {mask.heads} heads does not fit q of {q.shape[1]}"
-      f" tokens and {q.shape[2]} heads."
-    )
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   return _attend(q, k, v, key_mask, None, mask, mask.block, scale)
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from vitx.ops.implementation import resolve_implementation
-from vitx.ops.inputs import check_inputs, hide_tokens
+from vitx.ops.inputs import check_and_hide
 from vitx.ops.kernels.key_scores import score_keys
 from vitx.ops.kernels.selection import keep_first
 from vitx.ops.kernels.softmax import masked_attention
@@ -55,8 +55,7 @@ def predicted_block_attention(
     The output (B, N, H, D) in the dtype of `v`, and on the masked path the probabilities
     (B, H, N, N), else `None`.
   """
-  check_inputs(q, k, v, key_mask, same_length=True)
-  k, v = hide_tokens(k, key_mask), hide_tokens(v, key_mask)
+  k, v = check_and_hide(q, k, v, key_mask, same_length=True)
   grid = None if key_mask is None else key_mask[:, prefix:]
   chosen = _choose_blocks(coefficients, basis[prefix:], budget, block, grid)
   op = "predicted_block_attention"
