@@ -22,7 +22,7 @@ The other rows, whose published figures are in `PUBLISHED` (ours: not yet run):
   of 2 x 2 pixels and alternating flips (Jordan 2024), three convolutions with batch
   normalization, two blocks with softmax attention over 64 tokens, and Muon. `duration` sets its
   length. `fast_resnet20 fast_convmixer` (width 128, patches of 4) are its rivals with its recipe.
-  Ours after five minutes of two cores: docs/training.md; `fast_convmixer` is not yet run.
+  Ours after five minutes of two cores: docs/training.md. Longer runs: not yet run.
 
   @article{hassani2021escaping,
     title   = {Escaping the Big Data Paradigm with Compact Transformers},
