@@ -19,7 +19,7 @@ from jax.profiler import ProfileData
 
 from tests.benchmarks import console
 from vitx.analysis import markdown
-from vitx.benchmark import gpu, tune
+from vitx.benchmark import gpu, timing, tune
 from vitx.benchmark.mixers import make_grid
 from vitx.ops.sparse.attend import block_mask
 
@@ -93,7 +93,9 @@ def measure(tokens: int, head_dim: int, dtype: str, effort: Mapping[str, Any]) -
     effort: The effort of `console.start`, of which `say` alone is used.
   """
   tune.check_kernels("tests.benchmarks.kernels")
-  print(f"{gpu.describe()}\n", flush=True)
+  device = timing.describe_device("jax", "jaxlib", "jax-triton", "triton")
+  versions = ", ".join(f"{name} {version}" for name, version in device["versions"].items())
+  print(f"{device['device_kind']}, {device['date']}, {versions}; B = 4, H = 8\n", flush=True)
   processors = getattr(jax.devices()[0], "core_count", None)
   for name, pattern in gpu.EDGES.items():
     effort["say"](name)
@@ -102,8 +104,8 @@ def measure(tokens: int, head_dim: int, dtype: str, effort: Mapping[str, Any]) -
     run()
     mask = block_mask(pattern, make_grid(tokens), 128, 8)
     share = np.count_nonzero(mask.table) / mask.table.size
-    title = f"{name}, N = {tokens:,}, {dtype}, forward and backward; {share:.0%} of the 128 x 128"
-    print(f"{title} blocks with edges are partial\n")
+    shape = f"N = {tokens:,}, D = {head_dim}, {dtype}, forward and backward"
+    print(f"{name}, {shape}; {share:.0%} of the 128 x 128 blocks with edges are partial\n")
     print(f"{read_kernels(profile(run), PASSES, processors)}\n", flush=True)
 
 

@@ -57,6 +57,11 @@ def import_torch() -> Any:
     raise MissingExtraError("tests.benchmarks.peers", "peers") from error
 
 
+def find_device() -> str:
+  """Returns PyTorch's name of the kind of device on which vitx runs."""
+  return "cuda" if jax.default_backend() == "gpu" else "cpu"
+
+
 def find_peers(config: ConfigDict) -> list[str]:
   """Returns the names in `PEERS` of PyTorch's networks that have a completed config's structure.
 
@@ -85,8 +90,8 @@ def make_step(config: ConfigDict, peer: str) -> Callable[[], None]:
   random, size = np.random.default_rng(0), config.data.image_size
   shape = (config.batch_size, config.data.channels, size, size)
   labels = random.integers(0, config.model.num_classes, config.batch_size)
-  on_gpu = jax.default_backend() == "gpu"
-  device = "cuda" if on_gpu else "cpu"
+  device = find_device()
+  on_gpu = device == "cuda"
   images = torch.tensor(random.normal(size=shape), dtype=torch.float32, device=device)
   targets = torch.tensor(labels, device=device)
   network = make_network(torch, config, peer).to(device).train()
@@ -146,8 +151,7 @@ def _flex(torch: Any, width: int, heads: int, fields: Mapping[str, Any]) -> Any:
     near = libraries.is_neighbor(q - 1, k - 1, (side, side), fields["size"])
     return near | (q == 0) | (k == 0)
 
-  device = "cuda" if jax.default_backend() == "gpu" else "cpu"
-  mask = create_block_mask(allows, None, None, tokens, tokens, device=device)
+  mask = create_block_mask(allows, None, None, tokens, tokens, device=find_device())
   return _attend(torch, width, heads, fields, functools.partial(flex_attention, block_mask=mask))
 
 
