@@ -19,9 +19,9 @@ The other rows, whose published figures are in `PUBLISHED` (ours: not yet run):
   8, patches of 2, kernels of 5; after the warm-up the rate falls linearly, while the authors' rate
   falls along two lines of different slope).
 - `fast`: 0.4 M parameters, for the best accuracy after minutes of two CPU cores. Whitened patches
-  of 2 x 2 pixels and alternating flips (Jordan 2024), three convolutions with batch
-  normalization, two blocks with softmax attention over 64 tokens, and Muon. `duration` sets its
-  length. `fast_resnet20 fast_convmixer` (width 128, patches of 4) are its rivals with its recipe.
+  of 2 x 2 pixels (Jordan 2024), three convolutions with batch normalization, two blocks with
+  softmax attention over 64 tokens, and Muon. `duration` sets its length. `fast_resnet20
+  fast_convmixer` (width 128, patches of 4) are its rivals with its recipe.
   Ours after five minutes of two cores: docs/training.md. Longer runs: not yet run.
 
   @article{hassani2021escaping,
@@ -239,7 +239,6 @@ def _convmixer(config: ConfigDict) -> None:
 
 
 def _fast(config: ConfigDict, learning_rate: float) -> None:
-  config.augment.hflip, config.augment.alternate_flips = 0.0, True
   config.augment.pad_crop = 2
   config.batch_size = 64
   config.duration = "3 epochs"
