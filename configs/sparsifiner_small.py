@@ -114,7 +114,7 @@ def get_config(arg: str | None = None) -> ConfigDict:
 
 
 def _mixer(row: str) -> dict[str, Any]:
-  """Returns the token mixer of a row, with 10 slots for 65 tokens and the published thresholds."""
+  """Returns the token mixer of a row, with 10 slots and the published thresholds."""
   _, kind, share = (*row.split("_"), "")[:3]
   if kind == "tuned":
     return dict(name="softmax")

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import pallas as pl
 
 from vitx.analysis import cost
 from vitx.ops.kernels.convolution import convolve
@@ -63,6 +64,15 @@ def test_loops_count_as_often_as_they_run():
   assert cost.flops(scanned, shape(3, 4), shape(4, 4)) == 7 * 2 * 3 * 4 * 4
   forward_and_back = jax.grad(lambda x, w: scanned(x, w).sum(), argnums=(0, 1))
   assert cost.flops(forward_and_back, shape(3, 4), shape(4, 4)) == 3 * 7 * 2 * 3 * 4 * 4
+
+
+def test_a_kernel_counts_all_its_programs():
+  def multiply(x_ref, w_ref, out_ref):
+    out_ref[...] = x_ref[...] @ w_ref[...]
+
+  rows, whole = pl.BlockSpec((8, 4), lambda i: (i, 0)), pl.BlockSpec((4, 4), lambda i: (0, 0))
+  kernel = pl.pallas_call(multiply, shape(24, 4), grid=(3,), in_specs=[rows, whole], out_specs=rows)
+  assert cost.flops(kernel, shape(24, 4), shape(4, 4)) == 2 * 24 * 4 * 4
 
 
 def test_nested_functions_count_and_so_does_the_dearer_branch():

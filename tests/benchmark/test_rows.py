@@ -137,17 +137,22 @@ def test_sizes_are_multiples_of_the_micro_batches(batch, unit, sizes):
   assert rows.probe_sizes(batch, unit) == sizes
 
 
-def test_remedies_reduce_the_memory(monkeypatch):
+@pytest.mark.parametrize("written", [True, False])
+def test_remedies_reduce_the_memory(written, monkeypatch):
   """The memory follows from the batch, the dtype and the recomputation; nothing is compiled."""
-  devices = jax.device_count()
+  devices, config = jax.device_count(), digits.get_config(SMALL)
+  for name in () if written else ("dtype", "remat"):  # Their defaults are float32 and False.
+    del config.model[name]
 
   def measure_bytes(config):
-    size = config.batch_size / config.grad_accum_steps / (1 + (config.model.dtype == "bfloat16"))
-    return int(1e6 + 1e5 * size / (4 if config.model.remat else 1))
+    size = (
+      config.batch_size / config.grad_accum_steps / (1 + (config.model.get("dtype") == "bfloat16"))
+    )
+    return int(1e6 + 1e5 * size / (4 if config.model.get("remat") else 1))
 
   monkeypatch.setattr(trial, "measure_training_bytes", measure_bytes)
   needs = {"step_mb": 1, "example_mb": 0.1}
-  remedies = rows.measure_remedies(complete(SMALL), needs, 1e6 + 17e5 + 10)
+  remedies = rows.measure_remedies(complete_config(config), needs, 1e6 + 17e5 + 10)
   # 17 of the 64 / devices examples fit: micro-batches of 16.
   assert {tuple(settings.items()): used / 1e6 for settings, used in remedies} == {
     (("grad_accum_steps", 64 // devices // 16),): 2.6,

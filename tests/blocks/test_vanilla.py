@@ -12,7 +12,7 @@ from tests.blocks.small import TOKENS, H, M, close, draw, run
 from vitx.attention.softmax import SoftmaxAttention
 from vitx.blocks.pre_norm import PreNormBlock
 from vitx.blocks.registry import BLOCKS
-from vitx.blocks.vanilla import SkiplessBlock, VanillaBlock
+from vitx.blocks.vanilla import VanillaBlock
 from vitx.config.errors import ConfigError
 from vitx.layers.mlp import MLP
 
@@ -56,7 +56,7 @@ def test_a_norm_of_the_mlp_does_not_normalize_the_mixers_tokens():
 
 @pytest.mark.parametrize("norms", ["shared", "two", "mlp"])
 def test_a_skipless_block_passes_nothing_around_its_branches(norms):
-  block, params = make(SkiplessBlock, norms=norms)
+  block, params = make(VanillaBlock, norms=norms, skips=False)
   for module, last in (("token_mixer", "out"), ("mlp", "down")):
     zero = jax.tree.map(np.zeros_like, params[module][last])
     cut = {**params, module: {**params[module], last: zero}}
@@ -64,7 +64,9 @@ def test_a_skipless_block_passes_nothing_around_its_branches(norms):
   assert np.abs(slope(block, params)).max() > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["sas", "sas_p", "simplified", "skipless"])
+@pytest.mark.parametrize("kind", ["sas", "sas_p", "simplified", "vanilla"])
 def test_stochastic_depth_without_skips_is_refused(kind):
-  with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1.*'{kind}'.*stochastic_depth=0"):
-    make(BLOCKS[kind], stochastic_depth=0.1)
+  is_vanilla = kind == "vanilla"
+  setting = "block.skips=False" if is_vanilla else f"block='{kind}'"
+  with pytest.raises(ConfigError, match=rf"stochastic_depth=0.1 .*model.{setting} has no skip"):
+    make(BLOCKS[kind], stochastic_depth=0.1, **({"skips": False} if is_vanilla else {}))

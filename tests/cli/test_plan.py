@@ -183,14 +183,16 @@ def test_the_methods_of_a_sweep_have_their_mean_test_metrics(tmp_path, capsys):
     (tmp_path / name / "config.json").write_text(load_config(f"vix_cifar10:{method}").to_json())
     (tmp_path / name / "point.json").write_text(json.dumps({"method": method}))
     row = {"kind": "train" if top1 is None else "test", "step": 9, "examples": 5, "top1": top1}
-    row |= {"f1": top1, "nll": top1}
+    row |= {"f1": top1, "nll": top1, "r2": None if name == "vip_seed-1" else 0.1}
     (tmp_path / name / "metrics.jsonl").write_text(json.dumps(row) + "\n")
   file, plot = tmp_path / "rows.csv", ["--pareto", "train_mb,test_top1", "--out", str(tmp_path)]
   code, out, _ = run(capsys, "--config", str(tmp_path), "--no-time", "--csv", str(file), *plot)
   assert code == 0 and "rows that no other beats: fnet, vip" in out  # vit is not finished
   with open(file, newline="", encoding="utf-8") as opened:
-    written = {row["row"]: float(row["test_top1"]) for row in csv.DictReader(opened)}
-  assert written == {"fnet": 0.3, "vip": pytest.approx(0.55)}
+    rows = list(csv.DictReader(opened))
+  top1 = {row["row"]: float(row["test_top1"]) for row in rows}
+  assert top1 == {"fnet": 0.3, "vip": pytest.approx(0.55)}
+  assert {row["row"]: row["test_r2"] for row in rows} == {"fnet": "0.1", "vip": ""}
   for figure, best in {"f1": "vip", "nll": "fnet"}.items():
     plot = ["--pareto", f"test_{figure},test_{figure}", "--out", str(tmp_path)]
     code, out, _ = run(capsys, "--config", str(tmp_path), "--no-compile", *plot)

@@ -82,6 +82,8 @@ def _equation(equation: Any, elementwise: bool) -> int:
   if name in SINGLE:  # Some scatters contain a function, which must not count a second time.
     return _single(name, equation) if elementwise else 0
   times = params["length"] if name == "scan" else 1
+  if name == "pallas_call":  # Its jaxpr is that of one program; a dynamic axis counts as one.
+    times = math.prod(n for n in params["grid_mapping"].grid if isinstance(n, int))
   return times * sum(_count(inner, elementwise) for inner in _list_jaxprs(params))
 
 

@@ -19,6 +19,7 @@ from vitx.analysis import cost
 from vitx.analysis.counting import count_variables
 from vitx.analysis.shapes import variable_shapes
 from vitx.benchmark import timing
+from vitx.config.describe import complete
 from vitx.config.errors import ConfigError
 from vitx.config.fields import RunSettings
 from vitx.config.settings import change
@@ -227,8 +228,9 @@ def measure_remedies(
   """
   accum, batch = settings.grad_accum_steps, split_batch(settings)
   counts = [k for k in range(accum + 1, batch + 1) if batch % k == 0]
-  half: Costs = {"model.dtype": "bfloat16"} if settings.model.get("dtype") == "float32" else {}
-  again: Costs = {"model.remat": True} if settings.model.get("remat") is False else {}
+  model = complete(settings)["model"]
+  half: Costs = {"model.dtype": "bfloat16"} if model.get("dtype") == "float32" else {}
+  again: Costs = {"model.remat": True} if model.get("remat") is False else {}
   # A step of `needs` has `accum` micro-batches, so it needs as much as k micro-batches of its size.
   fits = [k for k in counts if scale(needs, "mb", accum * batch // k) <= memory / 1e6][:1]
   tries = [*({"grad_accum_steps": k} for k in fits), half, again, half | again]

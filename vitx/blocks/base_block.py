@@ -141,10 +141,10 @@ class Block(nn.Module):
     """Drops a residual branch (B, N, C) for some examples in training."""
     return Dropout(self.stochastic_depth, whole_example=True)(y, train)
 
-  def refuse_stochastic_depth(self, block: str) -> None:
+  def refuse_stochastic_depth(self, setting: str) -> None:
     """Refuses stochastic depth, which would be ignored in a block without skips."""
     if self.stochastic_depth:
       raise ConfigError(
         f"model.stochastic_depth={self.stochastic_depth:g} drops branches beside a skip, and"
-        f" model.block={block!r} has no skip; set model.stochastic_depth=0.0."
+        f" model.{setting} has no skip; set model.stochastic_depth=0.0."
       )

@@ -13,7 +13,6 @@ BLOCKS = Table(
   sas="simplified:SASBlock",
   sas_p="simplified:SASParallelBlock",
   simplified="simplified:SimplifiedBlock",
-  skipless="vanilla:SkiplessBlock",
   sparse_transformer="sparse_transformer:SparseTransformerBlock",
   vanilla="vanilla:VanillaBlock",
 )

@@ -33,7 +33,7 @@ class SASParallelBlock(Block):
 
   def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
-    self.refuse_stochastic_depth("sas_p")
+    self.refuse_stochastic_depth("block='sas_p'")
     y = self.normalize(x, "norm")
     mixed, mlp = mix(y), self.apply_mlp(y, train)
     return self.gain("mixer_gain") * mixed + self.gain("mlp_gain") * mlp
@@ -62,7 +62,7 @@ class SASBlock(SASParallelBlock):
 
   def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
-    self.refuse_stochastic_depth("sas")
+    self.refuse_stochastic_depth("block='sas'")
     mixed = mix(self.normalize(x, "mixer_norm"))
     y = self.gain("mixer_gain") * mixed
     branch = self.apply_mlp(self.normalize(y, "mlp_norm"), train)
@@ -83,7 +83,7 @@ class SimplifiedBlock(Block):
 
   def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
-    self.refuse_stochastic_depth("simplified")
+    self.refuse_stochastic_depth("block='simplified'")
     y = self.normalize(x, "norm")
     mixed = mix(y)
     return self.apply_mlp(mixed, train) if self.serial else mixed + self.apply_mlp(y, train)

@@ -1,4 +1,4 @@
-"""A pre-norm block that may use one normalization twice, and a block without skips."""
+"""A pre-norm block that may use one normalization twice, or have no skips."""
 
 from typing import Literal
 
@@ -16,7 +16,8 @@ class VanillaBlock(Block):
     norms: The normalizations: "shared" has one, used in both places; "mlp" has one, before the MLP
       only; "two" has one in each place, as `PreNormBlock` has.
     skips: Whether each branch is added to x; with False, each branch replaces x, and stochastic
-      depth must be 0.
+      depth must be 0. Each layer then averages the tokens, until they are all equal (Dong et al.
+      2021); deep stacks hardly train.
   """
 
   norms: Norms = "shared"
@@ -25,7 +26,7 @@ class VanillaBlock(Block):
   def arrange(self, x: jax.Array, mix: Mix, train: bool) -> jax.Array:
     """Maps tokens (B, N, C) to (B, N, C); `Block` describes the arguments."""
     if not self.skips:
-      self.refuse_stochastic_depth("skipless")
+      self.refuse_stochastic_depth("block.skips=False")
     two = self.norms == "two"
     mlp_norm = self.norm(dtype=self.dtype, name="mlp_norm" if two else "norm")
     mixer_norm = self.norm(dtype=self.dtype, name="mixer_norm") if two else mlp_norm
@@ -34,14 +35,3 @@ class VanillaBlock(Block):
 
   def _join(self, x: jax.Array, branch: jax.Array, train: bool) -> jax.Array:
     return x + self.drop_branch(branch, train) if self.skips else branch
-
-
-class SkiplessBlock(VanillaBlock):
-  """MLP(norm(mixer(norm(x)))): the pre-norm block with both skips removed.
-
-  Each layer averages the tokens, until they are all equal (Dong et al. 2021); deep stacks hardly
-  train.
-  """
-
-  norms: Norms = "two"
-  skips: bool = False

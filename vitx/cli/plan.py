@@ -236,7 +236,12 @@ def _read_sweep(directory: str) -> tuple[dict[str, Any], dict[str, dict[str, flo
   if not configs:
     raise ConfigError(f"config={directory!r} is no sweep with a finished run; give a config file.")
   return configs, {
-    method: {key: sum(row[key] for row in rows) / len(rows) for key in rows[0]}
+    # A metric that is undefined on the test set of one run, such as r2, has no mean.
+    method: {
+      key: sum(row[key] for row in rows) / len(rows)
+      for key in rows[0]
+      if all(key in row for row in rows)
+    }
     for method, rows in tests.items()
   }
 

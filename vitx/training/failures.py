@@ -9,7 +9,7 @@ import jax
 
 from vitx.config.errors import UserError
 from vitx.config.fields import RunSettings
-from vitx.config.registry import fields_of
+from vitx.models.create import find_mixer
 
 
 class NonFiniteError(UserError, ArithmeticError):
@@ -64,7 +64,7 @@ def explain_out_of_memory(
   except jax.errors.JaxRuntimeError as error:
     if "RESOURCE_EXHAUSTED" not in str(error):
       raise
-    name = fields_of(settings.model.get("token_mixer", {})).get("name", "default")
+    name = find_mixer(settings.model).get("name", "none")
     written = f"{workdir.rstrip('/')}/config.json" if workdir else "CONFIG"
     raise OutOfMemoryError(
       f"out of memory: batch_size={settings.batch_size} over {jax.device_count()} devices,"

@@ -74,8 +74,8 @@ def show_image(axes: Any, image: np.ndarray, title: str = "", **options: Any) ->
   """Draws an image (height, width, channels), with its values scaled to full range."""
   low, high = image.min(), image.max()
   picture = (image - low) / max(high - low, 1e-6)
-  color = picture.shape[-1] == 3
-  show_plane(axes, picture if color else picture[..., 0], title, cmap="gray", **options)
+  color = picture[..., :3] if picture.shape[-1] in (3, 4) else picture[..., 0]
+  show_plane(axes, color, title, cmap="gray", **options)
 
 
 def as_rows(grid: Sequence[int]) -> tuple[int, ...]:

@@ -99,7 +99,8 @@ class Window(Blocked):
   """A sliding window over positions, or over blocks of positions.
 
   With single positions it is Longformer's window (Beltagy et al. 2020, section 3.1). With blocks it
-  is BigBird's window (Zaheer et al. 2020, section 2). `Window(left, 0)` is causal.
+  is BigBird's window (Zaheer et al. 2020, section 2). `Window(left, 0)` of single positions is
+  causal.
 
   Attributes:
     left: The number of units (blocks of `block` positions) to attend before the query's own.
