@@ -82,11 +82,12 @@ def test_a_failing_kernel_takes_forever():
   assert tune._time(lambda: 1 / 0) == math.inf
 
 
-def test_subjects_are_measured_until_the_minutes_are_over():
-  now, said = iter([0, 0, 70]), []
-  subjects = [tune.TimedCall(*subject) for subject in tune.SUBJECTS[:2]]
-  options = {"subjects": subjects, "find": lambda subject, say: DEFAULT, "clock": lambda: next(now)}
-  entry = tune.measure(1, said.append, **options)
+def test_subjects_are_measured_until_the_minutes_are_over(monkeypatch):
+  times, said = iter([0, 0, 70]), []
+  monkeypatch.setattr(tune, "SUBJECTS", tune.SUBJECTS[:2])
+  monkeypatch.setattr(tune, "search", lambda subject, say: DEFAULT)
+  monkeypatch.setattr(tune, "monotonic", lambda: next(times))
+  entry = tune.measure(1, said.append)
   assert rule.parse_tiles(entry["sizes"]) == {"bfloat16": {64: DEFAULT}}
   assert said[-1] == "bfloat16, width 128: not measured within 1 minutes"
 

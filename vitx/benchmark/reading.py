@@ -38,7 +38,6 @@ def measure_rates(
   *,
   runs: int,
   say: Callable[[str], None],
-  clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
   """Times several readers of equal examples in turns, and returns their rates.
 
@@ -48,7 +47,6 @@ def measure_rates(
     examples: The number of examples.
     runs: The number of timed runs of each reader.
     say: A function called with messages on the progress.
-    clock: A function that returns the time in seconds.
 
   Returns:
     The examples per second of each reader, one number for each run.
@@ -59,9 +57,9 @@ def measure_rates(
   for run in range(runs):
     say(f"run {run + 1} of {runs}")
     for name, read in readers.items():
-      start = clock()
+      start = time.perf_counter()
       read()
-      rates_of[name].append(examples / (clock() - start))
+      rates_of[name].append(examples / (time.perf_counter() - start))
   return rates_of
 
 

@@ -1,10 +1,11 @@
 """Searches for the tiles by which a GPU's attention kernels are fastest, see `vitx.ops.rule`."""
 
 import dataclasses
+import itertools
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, partial
+from time import monotonic
 from typing import Any
 
 import jax
@@ -206,30 +207,20 @@ def _name(tiles: TileSizes | None) -> str:
   return " ".join([str(tiles.block), *("/".join(map(str, launch)) for launch in tiles[1:])])
 
 
-def measure(
-  minutes: float,
-  say: Callable[[str], None],
-  *,
-  subjects: Sequence[TimedCall] | None = None,
-  find: Callable[[TimedCall, Callable[[str], None]], TileSizes | None] = search,
-  clock: Callable[[], float] = time.monotonic,
-) -> dict[str, Any]:
+def measure(minutes: float, say: Callable[[str], None]) -> dict[str, Any]:
   """Measures the fastest tiles of this card's kernels, and returns them as an entry of a rule file.
 
   Args:
     minutes: The limit in minutes, compilation included, after which no further call is measured.
     say: A function called with messages on the progress.
-    subjects: The calls of attention, the most usual ones first; those of `SUBJECTS` by default.
-    find: A function that searches for the tiles of a call.
-    clock: A function that returns the time in seconds.
   """
-  end, tiles = clock() + 60 * minutes, dict[str, dict[int, TileSizes | None]]()
-  for subject in subjects or [TimedCall(dtype, width) for dtype, width in SUBJECTS]:
-    if clock() >= end:
+  end, tiles = monotonic() + 60 * minutes, dict[str, dict[int, TileSizes | None]]()
+  for subject in itertools.starmap(TimedCall, SUBJECTS):
+    if monotonic() >= end:
       say(f"{subject.dtype}, width {subject.width}: not measured within {minutes:g} minutes")
       continue
     say(f"{subject.dtype}, width {subject.width}: measuring tiles")
-    tiles.setdefault(subject.dtype, {})[subject.width] = find(subject, say)
+    tiles.setdefault(subject.dtype, {})[subject.width] = search(subject, say)
   measured = timing.describe_device(*triton_attention.PACKAGES, "jaxlib")
   return {"sizes": rule.tiles_to_json(tiles), "measured": measured}
 

@@ -60,25 +60,20 @@ def biased_convolution(theirs: str, ours: str) -> list[NameRule]:
   return [convolution(f"{theirs}.weight", f"{ours}/kernel"), same(f"{theirs}.bias", f"{ours}/bias")]
 
 
-def stacked_weight(theirs: str, ours: tuple[str, ...]) -> NameRule:
-  """Returns the rule of linear maps to the heads, published as one array of stacked maps (H D, C).
+def stacked(theirs: str, ours: tuple[str, ...]) -> NameRule:
+  """Returns the rule of linear maps to the heads, or of their biases, published as one array.
 
-  In each map, the rows of a head are consecutive.
+  The published array is a stack of maps (H D, C) or of biases (H D,), in which the rows of a head
+  are consecutive.
   """
 
   def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
-    return tuple(w.T.reshape(x.shape[1], heads, -1) for w in np.split(x, len(ours)))
+    return tuple(w.T.reshape(*w.shape[1:], heads, -1) for w in np.split(x, len(ours)))
 
-  return rule(theirs, ours, into, lambda xs: np.concatenate([w.reshape(len(w), -1).T for w in xs]))
+  def back(xs: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([w.reshape(*w.shape[:-2], -1).T for w in xs])
 
-
-def stacked_bias(theirs: str, ours: tuple[str, ...]) -> NameRule:
-  """Returns the rule of the biases of linear maps to the heads, published as one array."""
-
-  def into(x: np.ndarray, heads: int) -> tuple[np.ndarray, ...]:
-    return tuple(b.reshape(heads, -1) for b in np.split(x, len(ours)))
-
-  return rule(theirs, ours, into, lambda xs: np.concatenate([b.reshape(-1) for b in xs]))
+  return rule(theirs, ours, into, back)
 
 
 def linear(theirs: str, ours: str) -> list[NameRule]:
@@ -96,8 +91,8 @@ def linear_to_heads(theirs: str, *ours: str) -> list[NameRule]:
   all these maps, stacked.
   """
   return [
-    stacked_weight(f"{theirs}.weight", tuple(f"{name}/kernel" for name in ours)),
-    stacked_bias(f"{theirs}.bias", tuple(f"{name}/bias" for name in ours)),
+    stacked(f"{theirs}.weight", tuple(f"{name}/kernel" for name in ours)),
+    stacked(f"{theirs}.bias", tuple(f"{name}/bias" for name in ours)),
   ]
 
 

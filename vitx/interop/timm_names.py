@@ -19,8 +19,7 @@ from vitx.interop.naming import (
   linear_to_heads,
   norm,
   same,
-  stacked_bias,
-  stacked_weight,
+  stacked,
 )
 
 _PREDICTOR = "blocks.{}.attn.mask_predictor"
@@ -102,7 +101,7 @@ def _masked_bias() -> NameRule:
 
 def _without_biases() -> NameRule:
   """Returns the rule of projections whose biases timm left out of its file because all are zero."""
-  weight = stacked_weight("blocks.{}.attn.qkv.weight", _KERNELS)
+  weight = stacked("blocks.{}.attn.qkv.weight", _KERNELS)
 
   def into(xs: Several, heads: int) -> Several:
     kernels = weight.into(xs, heads)
@@ -133,15 +132,15 @@ DINOV2_REGISTERS = [
 ]
 _DINOV3 = [
   _masked_bias(),
-  stacked_weight("blocks.{}.attn.qkv.weight", _KERNELS),
+  stacked("blocks.{}.attn.qkv.weight", _KERNELS),
   same("storage_tokens", "params/extra"),
   _CLASS,
   *_NETWORK,
 ]
 _TIMM_DINOV3 = [
-  stacked_bias("blocks.{}.attn.q_bias", _BIASES[:1]),
-  stacked_bias("blocks.{}.attn.v_bias", _BIASES[1:]),
-  stacked_weight("blocks.{}.attn.qkv.weight", _KERNELS),
+  stacked("blocks.{}.attn.q_bias", _BIASES[:1]),
+  stacked("blocks.{}.attn.v_bias", _BIASES[1:]),
+  stacked("blocks.{}.attn.qkv.weight", _KERNELS),
   same("blocks.{}.gamma_1", "params/block_{}/mixer_scale"),
   same("blocks.{}.gamma_2", "params/block_{}/mlp_scale"),
   same("reg_token", "params/extra"),

@@ -15,8 +15,7 @@ from vitx.interop.naming import (
   norm,
   rule,
   same,
-  stacked_bias,
-  stacked_weight,
+  stacked,
 )
 from vitx.interop.timm_names import both_tokens, placed_class
 
@@ -109,8 +108,8 @@ SIGLIP = [
   ),
   *norm("post_layernorm", "params/norm"),
   same("head.probe", "params/pool/probe"),
-  stacked_weight("head.attention.in_proj_weight", tuple(f"{_POOL}/{x}/kernel" for x in QKV)),
-  stacked_bias("head.attention.in_proj_bias", tuple(f"{_POOL}/{x}/bias" for x in QKV)),
+  stacked("head.attention.in_proj_weight", tuple(f"{_POOL}/{x}/kernel" for x in QKV)),
+  stacked("head.attention.in_proj_bias", tuple(f"{_POOL}/{x}/bias" for x in QKV)),
   *linear_from_heads("head.attention.out_proj", f"{_POOL}/out"),
   *norm("head.layernorm", "params/pool/norm"),
   *linear("head.mlp.fc1", "params/pool/mlp/up"),

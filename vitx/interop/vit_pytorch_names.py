@@ -22,8 +22,7 @@ from vitx.interop.naming import (
   norm,
   rule,
   same,
-  stacked_bias,
-  stacked_weight,
+  stacked,
 )
 
 _FN = "transformer.layers.{}.0.fn"
@@ -73,15 +72,15 @@ VIT_PYTORCH = [
   same("to_patch_embedding.1.bias", "params/stem/embed/bias"),
   *norm("transformer.layers.{}.0.norm", "params/block_{}/mixer_norm"),
   # These belong to the ViT itself and to Nyströmformer.
-  stacked_weight(f"{_FN}.to_qkv.weight", tuple(f"{MIXER}/{x}/kernel" for x in QKV)),
+  stacked(f"{_FN}.to_qkv.weight", tuple(f"{MIXER}/{x}/kernel" for x in QKV)),
   *linear_from_heads(f"{_FN}.to_out.0", f"{MIXER}/out"),
   _taps(),
   # These belong to BigBird.
   *(x for part in QKV for x in linear_to_heads(f"{_FN}.{part}", f"{MIXER}/{part}")),
   # These belong to Performer and Linformer.
   _query_and_key(),
-  stacked_weight(f"{_FN}.to_v.weight", (f"{MIXER}/value/kernel",)),
-  *(stacked_bias(f"{_FN}.to_{x[0]}.bias", (f"{MIXER}/{x}/bias",)) for x in QKV),
+  stacked(f"{_FN}.to_v.weight", (f"{MIXER}/value/kernel",)),
+  *(stacked(f"{_FN}.to_{x[0]}.bias", (f"{MIXER}/{x}/bias",)) for x in QKV),
   *linear_from_heads(f"{_FN}.to_out", f"{MIXER}/out"),
   same(f"{_FN}.proj_k", f"{MIXER}/key_slots"),
   same(f"{_FN}.proj_v", f"{MIXER}/value_slots"),

@@ -125,7 +125,7 @@ def attention_with_weights(
     kernel = find_tiles(q, k, v)
     steps = plan(edges, layout, tile, most=kernel.block if kernel else None)
     family = steps.family
-  picked = resolve_implementation("attention", implementation, family, q.shape, dropout=dropout)
+  picked = resolve_implementation(implementation, family, q.shape, dropout=dropout)
   if picked == "kernelized":
     out = _splash(q, k, v, edges, layout, key_mask, scale)
     if out is None and steps is not None:

@@ -24,12 +24,10 @@ class Choice(NamedTuple):
   """The implementation that one call of an op runs.
 
   Attributes:
-    op: The name of the op.
     family: The family of ops whose common rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
     implementation: The path that was taken: "masked" or "kernelized".
   """
 
-  op: str
   family: str
   implementation: str
 
@@ -92,14 +90,13 @@ def recording_implementations() -> Iterator[list[Choice]]:
 
 
 def resolve_implementation(
-  op: str, implementation: str, family: str, shape: Sequence[int], *, dropout: float = 0.0
+  implementation: str, family: str, shape: Sequence[int], *, dropout: float = 0.0
 ) -> str:
   """Decides between "masked" and "kernelized" for a call of an op.
 
   "auto" becomes the faster one, or "masked" if there is dropout.
 
   Args:
-    op: The name under which the choice is recorded.
     implementation: The path to take: "auto", "masked" or "kernelized".
     family: The family of ops whose common rule "auto" follows, a key of `vitx.ops.rule.FAMILIES`.
     shape: The shape of the queries, (B, N, H, ...). The masked path would keep B H matrices of N
@@ -118,5 +115,5 @@ def resolve_implementation(
     implementation = "masked" if masked else "kernelized"
   records = _records.get()
   if records is not None:
-    records.append(Choice(op, family, implementation))
+    records.append(Choice(family, implementation))
   return implementation

@@ -50,7 +50,7 @@ class MixerCapture:
 
 
 def softmax_map(q: Any, k: Any, scale: float) -> np.ndarray:
-  """Returns the softmax attention (B, H, N, N) of queries and keys (B, N, H, D)."""
+  """Returns the softmax attention (B, H, N, M) of queries (B, N, H, D) to keys (B, M, H, D)."""
   logits = jnp.einsum("bnhd,bmhd->bhnm", q, k, precision="highest") * scale
   return np.asarray(masked_softmax(logits, None))
 

@@ -23,7 +23,7 @@ def fourier_mixing(
     The output (B, N, C) in the dtype of `x`, unnormalized: about sqrt(N C / 2) times as large as
     `x`; and on the masked path the cosine and sine matrices over tokens, (1, 2, N, N), else `None`.
   """
-  picked = resolve_implementation("fourier_mixing", implementation, "fourier", (*x.shape[:2], 1))
+  picked = resolve_implementation(implementation, "fourier", (*x.shape[:2], 1))
   if picked == "masked":
     out, matrices = _multiply_matrices(x)
     return out, matrices[None]

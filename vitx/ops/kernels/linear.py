@@ -41,7 +41,7 @@ def linear_attention(
     float32, else `None`. If all weights of a query are zero, its output and its row are zero.
   """
   k, v = check_and_hide(q, k, v, key_mask, same_length=causal)
-  picked = resolve_implementation("linear_attention", implementation, "linear", q.shape)
+  picked = resolve_implementation(implementation, "linear", q.shape)
   if picked == "masked":
     return _multiply_matrix(q, k, v, causal)
   return _multiply_sums(q, k, v, causal), None

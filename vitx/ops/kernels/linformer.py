@@ -39,9 +39,7 @@ def linformer_attention(
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, M) in float32, else `None`.
   """
   k, v = check_and_hide(q, k, v, key_mask, same_length=True, one_head=True)
-  picked = resolve_implementation(
-    "linformer_attention", implementation, "linformer", q.shape, dropout=dropout
-  )
+  picked = resolve_implementation(implementation, "linformer", q.shape, dropout=dropout)
   k, v = (
     jnp.broadcast_to(slots, (*slots.shape[:2], *q.shape[2:]))  # (B, M, H, D)
     for slots in (_to_slots(k, key_slots), _to_slots(v, value_slots))

@@ -36,7 +36,7 @@ def local_attention(
     The output (B, N, H, D), and on the masked path the matrix (B, H, N, N) in float32, else `None`.
   """
   k, v = check_and_hide(q, k, v, key_mask, same_length=True)
-  picked = resolve_implementation("local_attention", implementation, "linear", q.shape)
+  picked = resolve_implementation(implementation, "linear", q.shape)
   if picked == "masked":
     token = jnp.arange(q.shape[1])
     near = jnp.abs(token[:, None] // window - token // window) <= 1

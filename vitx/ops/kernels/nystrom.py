@@ -47,7 +47,7 @@ def nystrom_attention(
     float32, whose rows sum to one up to the error of the inverse, else `None`.
   """
   k, v = check_and_hide(q, k, v, key_mask, same_length=True)
-  picked = resolve_implementation("nystrom_attention", implementation, "nystrom", q.shape)
+  picked = resolve_implementation(implementation, "nystrom", q.shape)
   near, inverse, far = _factors(q, k, landmarks, key_mask, iterations, pinv_scale)
   if picked == "masked":
     matrix = jnp.matmul(jnp.matmul(near, inverse), far)

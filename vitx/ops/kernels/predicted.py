@@ -69,7 +69,7 @@ def predicted_attention(
   coefficients, basis = jax.lax.stop_gradient((coefficients, basis))
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   length, visible = k.shape[1], None if key_mask is None else key_mask[:, None, None]
-  picked = resolve_implementation("predicted_attention", implementation, "predicted_keys", q.shape)
+  picked = resolve_implementation(implementation, "predicted_keys", q.shape)
   if picked == "masked":
     scores = score_keys(coefficients, basis, visible, predictor)  # (B, H, N - prefix, N)
     mask = kept_mask(*keep_first(scores, budget), length)

@@ -46,7 +46,7 @@ def shaped_attention(
   """
   k, v = check_and_hide(q, k, v, key_mask, same_length=True, one_head=True)
   # A matrix that all heads share is stored once for each head: the heads of `v` count the matrices.
-  picked = resolve_implementation("shaped_attention", implementation, "shaped", v.shape)
+  picked = resolve_implementation(implementation, "shaped", v.shape)
   scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
   if picked == "masked":
     return _multiply_matrix(q, k, v, alpha, beta, gamma, key_mask, scale)

@@ -158,17 +158,12 @@ class Axial(Pattern):
     shifts = np.arange(-layout.grid[axis], layout.grid[axis] + 1) * step
     return blocks_of_runs(first + shifts, last + shifts, block, layout.length)
 
-  def permutation(self, layout: TokenLayout) -> np.ndarray | None:
-    axis = self._attended_axis(layout)
-    if layout.prefix or axis == len(layout.grid) - 1:
-      return None
-    return np.moveaxis(np.arange(layout.length).reshape(layout.grid), axis, -1).ravel()
-
   def split(self, layout: TokenLayout, tile: int) -> tuple[Part, ...]:
     if layout.prefix:
       return super().split(layout, tile)
-    order = as_order(self.permutation(layout), layout.length)
-    return (Part(self, "block_diagonal", layout.grid[self._attended_axis(layout)], order),)
+    axis = self._attended_axis(layout)
+    lines = np.moveaxis(np.arange(layout.length).reshape(layout.grid), axis, -1).ravel()
+    return (Part(self, "block_diagonal", layout.grid[axis], as_order(lines, layout.length)),)
 
 
 @dataclasses.dataclass(frozen=True)

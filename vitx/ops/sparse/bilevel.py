@@ -131,7 +131,7 @@ def bilevel_attention(
   """
   k, v = check_and_hide(q, k, v, key_mask, layout=layout)
   numbers = region_numbers(layout.grid, regions)
-  picked = resolve_implementation("bilevel_attention", implementation, "bilevel", q.shape)
+  picked = resolve_implementation(implementation, "bilevel", q.shape)
   if picked == "masked":
     chosen = kept_mask(indices, valid, len(numbers))
     region = np.zeros(math.prod(layout.grid), int)  # each token's region

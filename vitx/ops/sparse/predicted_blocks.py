@@ -58,8 +58,7 @@ def predicted_block_attention(
   k, v = check_and_hide(q, k, v, key_mask, same_length=True)
   grid = None if key_mask is None else key_mask[:, prefix:]
   chosen = _choose_blocks(coefficients, basis[prefix:], budget, block, grid)
-  op = "predicted_block_attention"
-  if resolve_implementation(op, implementation, "chosen_blocks", q.shape) == "masked":
+  if resolve_implementation(implementation, "chosen_blocks", q.shape) == "masked":
     blocks, length = kept_mask(*chosen, chosen[0].shape[2]), q.shape[1] - prefix
     tokens = jnp.repeat(jnp.repeat(blocks, block, axis=2), block, axis=3)[:, :, :length, :length]
     ahead = [(0, 0), (0, 0), (prefix, 0), (prefix, 0)]  # all attend the prefix, which attends all

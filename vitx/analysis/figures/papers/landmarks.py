@@ -10,13 +10,12 @@ import numpy as np
 
 from vitx import ops
 from vitx.analysis.figures import style
-from vitx.analysis.figures.capture import MixerCapture
+from vitx.analysis.figures.capture import MixerCapture, softmax_map
 from vitx.analysis.figures.papers import approximation
 from vitx.analysis.figures.subject import Subject
 from vitx.attention.nystromformer import Nystromformer
 from vitx.config.errors import ConfigError
 from vitx.ops.kernels.nystrom import segment_means
-from vitx.ops.kernels.softmax import masked_softmax
 from vitx.ops.layout import TokenLayout
 
 COUNTS = (2, 4, 8, 16, 32, 64)
@@ -65,8 +64,7 @@ def attend_from_landmarks(layer: MixerCapture, count: int) -> np.ndarray:
   The query of a landmark is the mean query of its tokens.
   """
   means, _ = segment_means(jnp.asarray(layer.q), count)
-  logits = jnp.einsum("bmhd,bnhd->bhmn", means, layer.k, precision="highest") * layer.scale
-  return np.asarray(masked_softmax(logits, None))
+  return softmax_map(means, layer.k, layer.scale)
 
 
 def plot_landmarks(
