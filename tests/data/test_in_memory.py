@@ -12,8 +12,9 @@ from vitx.config.errors import UnreadableError
 from vitx.config.settings import change
 from vitx.data import sources
 from vitx.data.batches import TrainBatches, evaluation_batches
+from vitx.data.dataset import spread
 from vitx.data.images.resizing import ResizeImages
-from vitx.data.in_memory import keep
+from vitx.data.in_memory import keep, transform_one
 from vitx.data.sources import open_source, sharing
 from vitx.data.sources.folder import ImageFiles
 
@@ -117,6 +118,16 @@ def test_shared_examples_leave_memory_before_other_data_enter(folder, make_data,
     last = store()
     assert last() is not None
   assert last() is None
+
+
+def test_some_of_the_kept_examples_are_transformed_once(make_data):
+  def increase(row, bits):
+    return {"image": row["image"] + 1}
+
+  increase.draws = False
+  kept = keep(open_source(make_data(), 0).test, transform=increase, memory="always", threads=1)
+  image = transform_one(spread(kept, 3), increase, 1)["image"]
+  np.testing.assert_array_equal(image, kept[len(kept) // 3]["image"])
 
 
 def test_small_parts_and_other_transforms_share_no_arrays(folder, make_data):

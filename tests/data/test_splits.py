@@ -149,6 +149,14 @@ def test_each_role_has_a_share_of_each_class_among_several(seed, make_data):
   assert splits.assign(dataset, make_data(folds=4, fold=1), seed)["train"].labels[:, -1].any()
 
 
+def test_folds_of_several_classes_need_as_many_examples(make_data):
+  examples = Labeled()
+  examples.labels = np.eye(3, 4)
+  dataset = dataclasses.replace(fake("train"), open_split=lambda name: examples)
+  with pytest.raises(ConfigError, match=r"data\.folds=4: train of 'fake' has only 3 examples"):
+    splits.assign(dataset, make_data(folds=4, fold=0), seed=0)
+
+
 def test_train_keeps_a_class_that_is_the_rarest_of_no_example():
   sets = np.zeros((6, 4))
   sets[[0, 1, 2], 0] = 1  # these examples have one more class each, which is in two examples

@@ -74,7 +74,7 @@ def test_digits_agree_with_scikit_learn(data_dir, make_data):
 def test_digits_prepare_themselves_at_first_use(tmp_path, make_data, monkeypatch, capfd):
   monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "tfds"))
   monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-  for fields in ({}, {"data_dir": str(tmp_path / "own")}):
+  for fields in ({"source": "digits:1.0.0"}, {}, {"data_dir": str(tmp_path / "own")}):
     source = open_source(make_data(**fields), seed=0)
     assert len(source.test) == 359 and os.listdir(tmp_path) == ["cache"]
     assert os.listdir(tmp_path / "cache" / "vitx" / "tfds" / "digits") == ["1.0.0"]
@@ -177,9 +177,12 @@ def test_no_named_class_is_overlooked(text, names):
     ("imagenet_2012", "Did you mean 'imagenet2012"),
     ("imagenette/160px-v2", "vitx prepare imagenette/160px-v2 --data_dir "),
     ("tiny_imagenet", "vitx prepare tiny_imagenet --from .*zip --data_dir "),
+    ("tiny_imagenet:1.0.0", "vitx prepare tiny_imagenet:1.0.0 --from .*zip --data_dir "),
+    ("digits:9.9.9", "'digits:9.9.9' is not prepared in "),
   ],
 )
-def test_a_set_that_cannot_be_opened_is_named(tmp_path, make_data, name, message):
+def test_a_set_that_cannot_be_opened_is_named(tmp_path, make_data, name, message, monkeypatch):
+  monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
   with pytest.raises(ConfigError, match=message):
     open_source(make_data(source=name, data_dir=str(tmp_path)), seed=0)
 

@@ -164,6 +164,8 @@ def test_sets_need_examples_for_calibration(members, monkeypatch):
     evaluate(members[0], coverage=0.9)
   with pytest.raises(ConfigError, match="coverage"):
     evaluate(with_data(members[0], calibration=0.2), coverage=1.0)
+  with pytest.raises(ConfigError, match="set the thresholds"):
+    evaluate(with_data(members[0], calibration=0.2), split="calibration", coverage=0.9)
 
 
 @pytest.mark.slow  # evaluates, and draws all figures

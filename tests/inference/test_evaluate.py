@@ -218,9 +218,11 @@ def test_the_own_source_keeps_its_test_split(run, warnings):
 
 def test_changed_data_is_noticed(run_copy, warnings):
   environment = json.loads((run_copy / "environment.json").read_text())
-  environment["data"]["fingerprint"] = "other"
-  (run_copy / "environment.json").write_text(json.dumps(environment))
-  assert evaluate(run_copy)["examples"] == 359
+  for fingerprint in ("", "other"):  # "" is that of a model without data
+    assert not warnings
+    environment["data"]["fingerprint"] = fingerprint
+    (run_copy / "environment.json").write_text(json.dumps(environment))
+    assert evaluate(run_copy)["examples"] == 359
   assert "digits has changed since the run" in warnings[0]
 
 

@@ -38,14 +38,3 @@ def describe(leaves: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
     name: {"digest": digest, "shape": list(array.shape), "dtype": array.dtype.name}
     for (name, array), digest in zip(leaves.items(), digests, strict=True)
   }
-
-
-def find_altered(leaves: Mapping[str, np.ndarray], described: Mapping[str, Mapping]) -> list[str]:
-  """Returns the names of the arrays that are missing or do not match their descriptions.
-
-  Args:
-    leaves: The arrays by name, as they were read.
-    described: The result of `describe` when the arrays were saved.
-  """
-  read = describe(leaves)
-  return [name for name, expected in described.items() if read.get(name) != expected]

@@ -4,7 +4,7 @@ The state consists of arrays. The record is a JSON object, which describes these
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -87,20 +87,10 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
   async def deserialize(self, infos, args=None):
     read = super().deserialize
     args = args or [ocp.RestoreArgs()] * len(infos)
-    pairs = zip(infos, args, strict=True)
-    return await _read_all(infos, [read([info], [argument]) for info, argument in pairs])
-
-
-async def _read_all(infos: Sequence[Any], reads: Sequence[Awaitable[Sequence]]) -> list[Any]:
-  """Awaits the reads of all arrays and returns their results in one list.
-
-  If reads fail, the first error is raised, with the name of its array as a note.
-  """
-  results = await asyncio.gather(*reads, return_exceptions=True)
-  arrays: list[Any] = []
-  for info, result in zip(infos, results, strict=True):
-    if isinstance(result, BaseException):
-      result.add_note(f"leaf {info.name}")
-      raise result
-    arrays += result
-  return arrays
+    reads = [read([info], [argument]) for info, argument in zip(infos, args, strict=True)]
+    results = await asyncio.gather(*reads, return_exceptions=True)
+    for info, result in zip(infos, results, strict=True):
+      if isinstance(result, BaseException):
+        result.add_note(f"leaf {info.name}")
+        raise result
+    return [array for result in results for array in result]

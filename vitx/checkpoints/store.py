@@ -197,7 +197,7 @@ class CheckpointStore:
       self._drop_checkpointer()
 
   def restore(
-    self, step: int, target: Any = None, *, only: Iterable[str] | None = None
+    self, step: int, target: Any = None, *, only: Collection[str] | None = None
   ) -> Checkpoint:
     """Reads one checkpoint and checks its digests.
 
@@ -210,7 +210,7 @@ class CheckpointStore:
         means all.
 
     Raises:
-      ConfigError: There is no checkpoint of this step, or its state has no array under `only`.
+      ConfigError: There is no checkpoint of this step.
       ShapeMismatch: The target's arrays differ in name, shape or dtype.
       CorruptCheckpoint: The content differs from the saved content.
       CheckpointError: The checkpoint cannot be read now, because permission, memory or connection
@@ -222,7 +222,7 @@ class CheckpointStore:
     return self._restore(step, target, only)
 
   def restore_latest(
-    self, target: Any = None, *, only: Iterable[str] | None = None
+    self, target: Any = None, *, only: Collection[str] | None = None
   ) -> Checkpoint | None:
     """Restores the newest intact checkpoint.
 
@@ -267,16 +267,21 @@ class CheckpointStore:
     steps = (step for step in self.steps() if step not in bad)
     return processes.broadcast_first(max(steps, default=-1))
 
-  def _restore(self, step: int, target: Any, only: Iterable[str] | None) -> Checkpoint:
+  def _restore(self, step: int, target: Any, only: Collection[str] | None) -> Checkpoint:
     where = f"checkpoint {step} in {self._directory}"
     stored = read_record(self._directory / step, where)
     if stored["step"] != step:
       raise make_corrupt_error(where, "record", f"it belongs to step {stored['step']}")
-    described = stored["leaves"] if only is None else tree.take_under(stored["leaves"], only)
+    described = {
+      name: leaf
+      for name, leaf in stored["leaves"].items()
+      if only is None or name.split("/")[0] in only
+    }
     if target is not None:
       tree.check_match(described, target, where)
     leaves = read_leaves(self._directory / step, described, where)
-    if wrong := digest.find_altered(leaves, described):
+    read = digest.describe(leaves)
+    if wrong := [name for name, leaf in described.items() if read.get(name) != leaf]:
       more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
       raise make_corrupt_error(where, f"state leaf {wrong[0]!r}{more}", "not what was saved")
     state = tree.nest(leaves) if target is None else tree.fill(target, leaves)

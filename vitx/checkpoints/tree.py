@@ -3,7 +3,7 @@
 The name of an array is its path in the tree, such as `params/head/kernel`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -12,7 +12,7 @@ from flax.serialization import from_state_dict, to_state_dict
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from vitx.checkpoints.errors import ShapeMismatch
-from vitx.config.errors import ConfigError, listing, nearest
+from vitx.config.errors import ConfigError
 
 LISTED = 10  # differing leaves that an error names; it only counts the others
 
@@ -54,23 +54,6 @@ def fill(target: Any, leaves: Mapping[str, Any]) -> Any:
 def zeros(shapes: Any) -> Any:
   """Returns a tree of NumPy arrays of zeros, given a tree of shapes and dtypes."""
   return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-
-
-def take_under(leaves: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-  """Returns the leaves under some top-level keys, such as `params/head/kernel` under `params`.
-
-  Raises:
-    ConfigError: There are no leaves under these keys.
-  """
-  keys = set(keys)
-  selected = {name: leaf for name, leaf in leaves.items() if name.split("/")[0] in keys}
-  if not selected:
-    tops = {name.split("/")[0] for name in leaves}
-    hint = "".join(nearest(key, tops) for key in sorted(keys))
-    raise ConfigError(
-      f"the state has no arrays under {listing(keys)}.{hint} It has {listing(tops)}."
-    )
-  return selected
 
 
 def check_match(stored: Mapping[str, Any], target: Any, where: str) -> None:

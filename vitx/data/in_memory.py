@@ -156,6 +156,8 @@ def transform_one(
   examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
 ) -> Example:
   """Reads and transforms an example; an example of `InMemory` is transformed already."""
+  while type(examples) is Subset:  # some examples of `InMemory`, as `spread` takes them
+    examples, i = examples.parent, int(examples.indices[i])
   if isinstance(examples, InMemory):
     return examples[i]
   read = read_encoded if getattr(transform, "takes_encoded", False) else operator.getitem
@@ -176,7 +178,8 @@ def keep(examples: Examples, *, transform: Transform, memory: str, threads: int)
   """
   if memory == "always" and transform.draws:
     raise ConfigError(
-      "data.memory='always' cannot keep data.resize_mode='random'; set it to 'auto'."
+      "data.memory='always' cannot keep examples that are drawn anew in each step, as by"
+      " data.resize_mode='random' or windows of a text; set it to 'auto'."
     )
   if not len(examples):
     raise ConfigError("a split has no examples. Change data.splits or data.validation.")

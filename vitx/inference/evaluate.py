@@ -20,7 +20,7 @@ from vitx.config.fields import read_settings
 from vitx.config.overrides import split as split_overrides
 from vitx.config.overrides import with_overrides
 from vitx.config.settings import change
-from vitx.data.dataset import Dataset, Examples, Joined, spread
+from vitx.data.dataset import CALIBRATION, Dataset, Examples, Joined, spread
 from vitx.inference.collector import Collector, calibrate_sets, collect, run_models
 from vitx.inference.ensemble import Ensemble, load_model
 from vitx.inference.opening import is_own, open_model, open_split
@@ -154,6 +154,11 @@ def evaluate_split(
       # A document has many windows.
       parts.append((model, read if limit is None else spread(read, limit)))
       if coverage is not None:
+        if name == CALIBRATION and is_own(model, source):
+          raise ConfigError(
+            f"coverage={coverage}: the examples of split={name!r} set the thresholds, so their"
+            " coverage says nothing of others. Evaluate another split."
+          )
         thresholds.append(calibrate_sets(model, settings, coverage, data_dir))
     # Opened before the evaluation, which may take an hour.
     validation = _open_validation(loaded, dataset, name, source, data_dir) if calibrate else None

@@ -167,7 +167,7 @@ def open_split(
     raise ConfigError(
       f"split={split!r}: runs of this sweep may have learned from it. Evaluate one of them."
     )
-  if has_own and not is_same:
+  if has_own and not is_same and loaded.fingerprint:
     logging.warning(
       "%s has changed since the run; its %s may have examples on which the run trained", name, split
     )

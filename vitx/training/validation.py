@@ -79,7 +79,8 @@ def make_evaluator(
 def is_measured(experiment: Experiment, step: int) -> bool:
   """Returns whether attention entropies are measured after a step.
 
-  If the config asks for them, they are measured whenever training metrics are logged.
+  If the config asks for them, they are measured whenever training metrics are logged, and at the
+  end.
   """
   is_row = step == experiment.total_steps or experiment.is_due(step, "log_every")
   return is_row and experiment.settings.evaluation.attention_entropy > 0

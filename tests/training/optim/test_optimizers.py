@@ -1,11 +1,9 @@
 """Optimizers against torch.optim (recorded by tests/golden) and their defining properties."""
 
 import json
-from functools import partial
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -135,22 +133,6 @@ def test_layer_decay_scales_the_whole_direction():
   jax.tree.map(
     lambda a, b, s: np.testing.assert_allclose(a, s * b, rtol=1e-6), scaled, plain, scales
   )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_optimizers_compute_in_float32_for_bfloat16_parameters(name):
-  halve = partial(jax.tree.map, lambda x: x.astype(jnp.bfloat16))
-  params, grads = halve(network()), halve(network(1))
-  config = settings(
-    optimizer={"name": name, "weight_decay": 0.1}, grad_clip_norm=1.0, freeze=("cls",)
-  )
-  updates, state = directions(config, params, grads, 2)
-  floats = [x for x in jax.tree.leaves((updates, state)) if jnp.issubdtype(x.dtype, jnp.inexact)]
-  assert floats and all(leaf.dtype == jnp.float32 for leaf in floats)
-  upcast = jax.tree.map(lambda x: x.astype(jnp.float32), (params, grads))
-  expected, _ = directions(config, *upcast, 2)
-  close(updates, expected)
 
 
 def test_an_optimizer_needs_shapes_only():

@@ -1,7 +1,7 @@
 """Image processing on the device: augmentation in training, resize and crop in evaluation.
 
 `make_train_augment` and `make_eval_preprocess` return a pure function that may be jitted, vmapped
-and pmapped. The order in training is: crop (or resize), flips, rotation,
+and pmapped. The order in training is: alternating flips, crop (or resize), random flips, rotation,
 AutoAugment or RandAugment, color jitter, normalization, random erasing, mixing. Every random draw
 is a function of (key, index in the global batch, operation), independent of the devices and of the
 other operations.

@@ -91,11 +91,13 @@ def prepared_directory(name: str, data_dir: str | None) -> epath.Path:
   the cache of vitx, since the TFDS directory belongs to the user.
   """
   root = default_data_dir(data_dir)
-  directory = find(name, root)
-  builder = BUILDERS.get(name)
+  directory, base = find(name, root), parse_name(name)[0]
+  builder = BUILDERS.get(base)
   if directory is None and builder is not None and not builder.archive:
     root = epath.Path(cache_directory()) / "tfds"
-    directory = find(name, root) or builder.prepare(root)
+    if find(base, root) is None:
+      builder.prepare(root)
+    directory = find(name, root)
   if directory is None:
     check_known(name, root)
     source = f"PATH_OF_{builder.archive}" if builder is not None else ""

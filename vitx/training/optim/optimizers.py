@@ -3,7 +3,7 @@
 `make_optimizer` gives directions u that are not yet multiplied by the learning rate; the step does
 `new = params - learning_rate * u`. adam and sgd couple weight decay as PyTorch does: the decay is
 added to the gradient and passes through the moments. adamw, lion and muon decouple it: u contains
-weight_decay * params. All arithmetic and all moments are float32, whatever dtype the gradient has.
+weight_decay * params. The step gives gradients and parameters in float32.
 """
 
 import difflib
@@ -228,7 +228,7 @@ def make_optimizer(
     optimizer = optax.chain(optimizer, _scale(layer_scales(params, config["layer_decay"], depth)))
   if config["rates"]:
     optimizer = optax.chain(optimizer, _scale(find_rates(config, params)))
-  return _in_float32(optimizer)
+  return optimizer
 
 
 def find_optimizer(spec: str | Mapping[str, Any]) -> Callable[[Mask], optax.GradientTransformation]:
@@ -308,15 +308,3 @@ def _match(field: str, pattern: str, paths: list[str]) -> list[str]:
 def _scale(factors: Any) -> optax.GradientTransformation:
   """Returns a transformation that multiplies the updates by a tree of factors."""
   return optax.stateless(lambda updates, _: jax.tree.map(jnp.multiply, updates, factors))
-
-
-def _in_float32(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-  """Runs `inner` on float32 gradients and parameters, so that state and updates are float32."""
-
-  def cast(tree: Any) -> Any:
-    return optax.tree.cast(tree, jnp.float32)
-
-  return optax.GradientTransformation(
-    lambda params: inner.init(cast(params)),
-    lambda updates, state, params: inner.update(cast(updates), state, cast(params)),
-  )
