@@ -88,9 +88,10 @@ class _HostArrays(ocp.type_handlers.NumpyHandler):
     read = super().deserialize
     args = args or [ocp.RestoreArgs()] * len(infos)
     reads = [read([info], [argument]) for info, argument in zip(infos, args, strict=True)]
-    results = await asyncio.gather(*reads, return_exceptions=True)
+    results, arrays = await asyncio.gather(*reads, return_exceptions=True), []
     for info, result in zip(infos, results, strict=True):
       if isinstance(result, BaseException):
         result.add_note(f"leaf {info.name}")
         raise result
-    return [array for result in results for array in result]
+      arrays += result
+    return arrays

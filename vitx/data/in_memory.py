@@ -156,8 +156,8 @@ def transform_one(
   examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
 ) -> Example:
   """Reads and transforms an example; an example of `InMemory` is transformed already."""
-  while type(examples) is Subset:  # some examples of `InMemory`, as `spread` takes them
-    examples, i = examples.parent, int(examples.indices[i])
+  while isinstance(examples, Subset) and type(examples) is Subset:  # from `spread`, of `InMemory`
+    i, examples = int(examples.indices[i]), examples.parent
   if isinstance(examples, InMemory):
     return examples[i]
   read = read_encoded if getattr(transform, "takes_encoded", False) else operator.getitem

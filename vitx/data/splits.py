@@ -290,12 +290,12 @@ def _read_folds(dataset: Dataset, train: Examples, data: DataSettings) -> tuple[
     )
   # Strata of examples of several classes may be too small for each fold.
   labels = train.labels
-  has_class = labels is not None and labels.ndim == 1
-  numbers, counts = np.unique(labels if has_class else np.zeros(len(train)), return_counts=True)
+  classes = labels if labels is not None and labels.ndim == 1 else np.zeros(len(train))
+  numbers, counts = np.unique(classes, return_counts=True)
   least, names = int(counts.min(initial=len(train))), dataset.info.class_names
   if least < folds:
-    is_class = has_class and names and least
-    part = f"the class {names[numbers[counts.argmin()]]!r}" if is_class else "train"
+    names = names if classes is labels and least else None
+    part = f"the class {names[numbers[counts.argmin()]]!r}" if names else "train"
     raise ConfigError(f"data.folds={folds}: {part} of {name!r} has only {least} examples.")
   return folds, fold
 
