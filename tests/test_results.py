@@ -240,6 +240,7 @@ def test_six_points_are_excluded_on_imagenette():
     ("untrained", "base", {"open": {"bigbird", "erdos_renyi"}}),
     ("tuned", "base", {"holds": {"softmax", "neighborhood"}, "open": {"bigbird"}}),
     ("aligned", "base_again", {"open": {"nystromformer", "linear_transformer"}}),
+    ("scratch", "base_again", {}),
   ],
 )
 def test_swaps_survive_by_the_margin_of_one_point(arm, base, verdicts):
@@ -253,6 +254,14 @@ def test_swaps_survive_by_the_margin_of_one_point(arm, base, verdicts):
     verdict_of[name] = "holds" if interval[1] > -1 else "fails" if interval[2] < -1 else "open"
   methods = {x: {name for name in verdict_of if verdict_of[name] == x} for x in ("holds", "open")}
   assert {verdict: names for verdict, names in methods.items() if names} == verdicts
+
+
+def test_a_swap_is_better_than_training_from_scratch():
+  """The page on swaps has linear attention, aligned and tuned, minus the same from scratch."""
+  mixer = "token_mixer-linear_transformer"
+  swap, scratch = (read_percents(f"swap_cifar10/{arm}")[mixer] for arm in ("aligned", "scratch"))
+  interval = contrast(swap, scratch)
+  assert quote(*interval) in (ROOT / "docs" / "swap.md").read_text() and interval[1] > 0
 
 
 def test_the_contrasts_of_the_vision_x_formers_follow_from_their_runs():

@@ -201,6 +201,14 @@ def test_the_methods_of_a_sweep_have_their_mean_test_metrics(tmp_path, capsys):
   assert code == 1 and "is no sweep with a finished run" in err
 
 
+def test_a_long_text_of_a_config_is_no_directory(capsys):
+  long = "data.source=" + 300 * "a"
+  code, _, err = run(capsys, "--config", f"digits:{long},wdith=3")
+  assert code == 1 and "wdith" in err
+  code, _, err = run(capsys, "--config", 300 * "a")
+  assert code == 1 and "does not exist" in err
+
+
 def test_texts_of_the_requested_rows_are_made(tmp_path):
   find = plan.find_texts
   row = "vix_cifar10:fnet,model.depth=1"

@@ -29,6 +29,7 @@ accumulation, recomputation and bfloat16, and the memory of each variant is prin
 
 import argparse
 import math
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -151,7 +152,7 @@ def run(config: str, **arguments: Any) -> None:
   from vitx.training import phases
 
   options = argparse.Namespace(**arguments)
-  path, is_sweep = split_text(config)[0], Path(config).is_dir()
+  path, is_sweep = split_text(config)[0], os.path.isdir(config)
   texts = {} if is_sweep else find_texts(config, options.rows, options.whole)
   has_code = not (is_sweep or path.endswith(".json"))
   defined: Mapping[str, Any] = open_config(path) if has_code else {}

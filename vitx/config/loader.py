@@ -13,6 +13,7 @@ Shipped files are found from any folder: `configs/digits.py`, `digits.py` or `di
 """
 
 import json
+import os
 import re
 import runpy
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -129,14 +130,15 @@ def find_published(path: str) -> Mapping[str, Mapping[str, Any]]:
 
 def find(path: str) -> Path:
   """Finds a config file by its path, or a shipped one by its name."""
-  if Path(path).is_file() and path.endswith((".py", ".json")):
+  is_file = os.path.isfile(path)  # `Path.is_file` raises an error for names of over 255 bytes
+  if is_file and path.endswith((".py", ".json")):
     return Path(path)
   folder = Path(path).parent
   names = sorted(p.stem for p in SHIPPED.glob("*.py") if p.stem[0] != "_")
   if str(folder) in (".", "configs") and Path(path).name.removesuffix(".py") in names:
     return SHIPPED / f"{Path(path).name.removesuffix('.py')}.py"
   near = nearest(Path(path).name.removesuffix(".py"), names)
-  what = "is neither a .py nor a .json file" if Path(path).is_file() else "does not exist"
+  what = "is neither a .py nor a .json file" if is_file else "does not exist"
   raise ConfigError(f"config={path!r} {what}.{near} Shipped files: {listing(names)}.")
 
 
