@@ -156,7 +156,7 @@ def transform_one(
   examples: Examples, transform: Transform, i: int, bits: np.random.Philox | None = None
 ) -> Example:
   """Reads and transforms an example; an example of `InMemory` is transformed already."""
-  while isinstance(examples, Subset) and type(examples) is Subset:  # from `spread`, of `InMemory`
+  while type(examples) is Subset:  # `spread` may have taken some examples of `InMemory`
     i, examples = int(examples.indices[i]), examples.parent
   if isinstance(examples, InMemory):
     return examples[i]
