@@ -129,7 +129,13 @@ assert products["query_key"].shape == (1, 4, 64, 64)""",
   "sparsifiner": """
 kept = [line.split(",") for line in table.read_text().splitlines()]
 assert figures["examples"] == 359 and float(dict(zip(*kept))["kept_keys"]) == 17""",
-  "swap": "assert learners == 'performer' and picture.name == 'alignment_notebook_aligned.png'",
+  "swap": """
+import json
+run = Path("runs/notebook_aligned/token_mixer-performer_seed-0/align")
+rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+errors = [row["alignment_errors"] for row in rows if row["kind"] == "validation"][-1]
+assert picture.name == "alignment_notebook_aligned.png"
+assert len(errors) == 1 and 0 < errors[0] < 10""",
   "train": """
 assert figures["examples"] == 359 and own_figures["examples"] == 6
 assert set(own_prediction.classes) <= set(own_figures["class_names"])""",

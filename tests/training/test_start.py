@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from tests import runs
+from tests.training.test_loop import same
 from vitx.checkpoints.load import load
 from vitx.config.errors import ConfigError
 from vitx.config.loader import load_config
@@ -25,8 +26,7 @@ def test_init_from_starts_a_new_run_from_weights(finished_run, tmp_path, capsys)
   assert "init_from" in printed and "loaded" in printed
   # At learning rate 0 the weights are those of the other run's best checkpoint (its average).
   state = runs.final_state(tmp_path)
-  before = load(finished_run[0]).variables["params"]
-  jax.tree.map(np.testing.assert_array_equal, state["params"], before)
+  same(state["params"], load(finished_run[0]).variables["params"])
   for x, y in zip(*(jax.tree.leaves(state[name]) for name in ("params", "ema")), strict=True):
     np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-8)
   assert runs.final_state(tmp_path)["step"] == 6
